@@ -63,7 +63,7 @@ def test_wrong_calls_in_python_say_what_is_right():
     with pytest.warns(ColumnWarning):
         found = distsms.train(frame, label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
     for split in 0.2, "0.8,0.2", (0.8, None):
-        with pytest.raises(InputError, match=r"^split=.*: give the shares .* split=\(0.8, 0.2\)$"):
+        with pytest.raises(InputError, match=r"^split=.*: give shares as split=\(0.8, 0.2\)$"):
             distsms.train(frame, label="isFraud", split=split)
     with pytest.raises(InputError, match=r"^split=\(0.8, 0.3\): give two or more .* as in split=\(0.8, 0.2\)$"):
         distsms.train(frame, label="isFraud", split=(0.8, 0.3))

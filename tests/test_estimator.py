@@ -234,6 +234,6 @@ def test_lambda_is_chosen_as_everywhere():
 
 def test_a_model_without_probabilities_says_how_to_get_some():
     X, y = data(60)
-    with pytest.raises(AttributeError, match=r"predict_proba needs the parameter calibrate='sigmoid' .* fit again"):
+    with pytest.raises(AttributeError, match=r"predict_proba needs calibrate='sigmoid', .* fit again"):
         SMSClassifier().fit(X, y).predict_proba(X)
     assert not hasattr(SMSClassifier(), "predict_proba") and hasattr(SMSClassifier("logistic"), "predict_proba")

@@ -9,13 +9,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, read_whole
+from distsms.base.files import atomic_write, exclusive, read_whole
 from distsms.base.formatting import to_json
 from distsms.base.measures import RANKING
 from distsms.base.typing import Floats
@@ -144,6 +145,12 @@ class ResumableStore:
         if differing := differences(self.read("problem")["problem"], json.loads(to_json(problem))):
             other = f"holds the {self.name} of another problem ({'; '.join(differing)})"
             raise InputError(f"{self.path}: {other}. Name another folder, or remove this one")
+
+    def hold(self, problem: Mapping[str, Any], opened: ExitStack) -> None:
+        """Check and open the folder for a problem; other processes may not hold it until `opened` is closed."""
+        self.check()
+        opened.enter_context(exclusive(self.path))
+        self.open(problem)
 
     def describe(self, problem: Mapping[str, Any], **more: Any) -> None:
         self.write(self.identity, {"format": f"distsms-{self.kind}", "version": VERSION, "problem": problem, **more})

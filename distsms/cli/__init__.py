@@ -203,10 +203,7 @@ def _hint(command: str, parser: argparse.ArgumentParser, unknown: Sequence[str])
         several = "; for several files give a folder, or a pattern in quotes" if "FILE" in inputs else ""
         return f"; the command takes {inputs}, and no more at a time{several}"
     if command in OF_DATA_SETS and options[0] in make_parsers(["shard"])[1]["shard"]._option_string_actions:
-        return (
-            f"; {options[0]} is an option of distsms shard, which makes data sets from files, and distsms {command}"
-            " takes a data set"
-        )
+        return f"; {options[0]} is an option of distsms shard, which makes the data sets that distsms {command} takes"
     return "".join(did_you_mean(option, parser._option_string_actions) for option in options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
@@ -113,19 +113,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, or None."""
-    without = [*TREES * args.no_trees, *FEATURED * args.no_features]
-    return check_measure(args) or (
-        None if set(args.methods or METHODS) - {*without} else "no method is left to compare"
-    )
+    left = set(args.methods or METHODS) - {*TREES * args.no_trees, *FEATURED * args.no_features}
+    return check_measure(args) or (None if left else "no method is left to compare")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Make the missing fits, and print the table. **Collective.**"""
     from distsms.workflow.baseline import compare_methods
 
-    files, narrator = train.has_files(args, comm, train.READING), BaselineNarrator(args, comm)
-    with args.signals as signals, ExitStack() as opened:
-        opened.callback(narrator.close)
+    files = train.has_files(args, comm, train.READING)
+    with args.signals as signals, closing(BaselineNarrator(args, comm)) as narrator:
         result = compare_methods(_request(args, files), comm, narrator, signals.wanted)
         narrator.conclude(result)
         return EXIT_REQUEUE if result.stopped else EXIT_OK
@@ -170,6 +167,8 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         from distsms.workflow.competitors import METHODS
 
         self._progress.close()
+        if not self._speaks:
+            return
         say, manifest = self._say, plan.manifest
         problem, fits = plan.problem, plan.all_fits
         names = ", ".join(self._args.data)
@@ -227,7 +226,3 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
             say(f"\n{baseline_text.describe_effort(result.effort, result.methods, result.select)}")
         say(f"The results are in {store.identity}, and each fit is beside it in {store.parts}/")
         say(usage_line(result.usage).removesuffix(" (--usage shows more)"))
-
-    def close(self) -> None:
-        """Print the warnings."""
-        self._say.close()

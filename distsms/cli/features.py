@@ -77,8 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, or None."""
-    if args.folder is None and args.output is None:
-        return "the following arguments are required: OUTDIR"
     options = [f"--{name.replace('_', '-')}" for name in _options(args)]
     if args.like and options:
         return f"--like takes all rules from the other data set; leave out {options[0]}"
@@ -128,6 +126,11 @@ class FoldsNarrator:
     def made_features(self, text: str) -> None:
         self._progress.close()
         self._say(text)
+
+    def close(self) -> None:
+        """End what is shown of the progress, and print the warnings."""
+        self._progress.close()
+        self._say.close()
 
 
 class FeaturesNarrator(FoldsNarrator, FeaturesObserver):

@@ -32,10 +32,8 @@ for _name in THREADS:
 
 
 def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], argparse.Namespace] = cli.parse) -> int:
-    """Run a command line (without the program's name), which `parse` reads, and return its exit code.
-
-    One rank that fails ends the whole job: the others would wait for it in a collective forever.
-    """
+    """Run a command line (without the program's name), which `parse` reads, and return its exit code. One rank that
+    fails ends the whole job, since the others would wait for it forever."""
     open_streams()
     try:
         args = parse(sys.argv[1:] if argv is None else argv)

@@ -26,11 +26,6 @@ class PathNarrator(FoldsNarrator, PathObserver):
     _setting: Setting | None = None  # with several paths, what differs
     _number = 1  # of the path
 
-    def close(self) -> None:
-        """End what is shown of the progress."""
-        self._progress.close()
-        self._say.close()
-
     def comparing(self, setting: Setting, name: str, number: int, of: int) -> None:
         self._setting, self._number = setting, number
         self._say(f"{'' if number == 1 else chr(10)}--- {number} of {of}: {setting.describe(name)}\n")

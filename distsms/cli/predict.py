@@ -72,19 +72,15 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched, print_warning
     from distsms.models.inputs import InputOptions
-    from distsms.workflow.predict import PredictObserver, predict
+    from distsms.workflow.predict import predict
     from distsms.workflow.requests import PredictRequest
 
     start, speaks = time.perf_counter(), comm.is_root and not args.quiet
     progress = Progress("scoring", "parts", sys.stderr if speaks else None, is_watched(sys.stderr))
 
-    class Observer(PredictObserver):
-        def scored(self, done: int, of: int) -> None:
-            progress(done, of)
-
     reading = from_arguments(InputOptions, args, labelled=False)
     request = from_arguments(PredictRequest, args, reading=reading)
-    predicted = predict(request, comm, Observer())
+    predicted = predict(request, comm, progress)
     progress.close()
     for note in predicted.notes if comm.is_root else ():
         print_warning(note)

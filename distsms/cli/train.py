@@ -164,10 +164,8 @@ def has_files(args: argparse.Namespace, comm: Communicator, names: Sequence[str]
         if not os.path.exists(path):
             why = f"{path}: there is no such file or data set"
         elif os.path.exists(os.path.join(path, MANIFEST)):
-            why = (
-                f"--{name.replace('_', '-')} is for files, such as CSV, and {path} is a data set. Leave the option out;"
-                " it belongs to the command `distsms shard` that makes the data set"
-            )
+            leave_out = "Leave the option out; it is one of `distsms shard`, which makes data sets"
+            why = f"--{name.replace('_', '-')} is for files, such as CSV, and {path} is a data set. {leave_out}"
         raise InputError(why, everywhere=True)
     return False
 
@@ -211,9 +209,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     files = has_files(args, comm, OF_SHARD)
     if files and args.survive:
-        raise InputError(
-            "--survive is for data sets; make one from these files by `distsms shard`, and train on it", True
-        )
+        raise InputError("--survive is for data sets; make one from these files by `distsms shard`", everywhere=True)
     with contextlib.ExitStack() as closing:
         narrator = TrainingNarrator(args, comm, closing, files)
         trained = train(_request(args, files), comm, narrator, args.signals.wanted)

@@ -23,6 +23,7 @@ from distsms.base.typing import Floats
 from distsms.cli import progress, shard_text
 from distsms.cli.options import rows_held
 from distsms.cli.terminal import Speaker, fold, is_watched
+from distsms.losses.base import WIDE
 from distsms.models.decision_text import describe
 from distsms.optim.settings import usual_pairs
 from distsms.shards.dataset import DataBlock
@@ -33,7 +34,7 @@ from distsms.training.plan import Layout, Plan
 from distsms.training.task import TrainingTask
 from distsms.workflow.tables import DataSets
 from distsms.workflow.train import Trained, TrainObserver
-from distsms.workflow.trained_model import TrainedModel, was_too_wide
+from distsms.workflow.trained_model import TrainedModel
 from distsms.workflow.verdict import AreaOnTest
 
 SHORT = 0.1
@@ -74,9 +75,9 @@ def describe_task(name: str, task: TrainingTask, manifest: Manifest, plan: Plan,
     if not brief:
         lines.append(f"method    {settings.solver}, {up_to}{kept}, {smoothing}")
     if manifest.table and (many := manifest.table.very_many()):
+        remedy = "--min-count N puts those of few rows together, and --drop COLUMN leaves a column out"
         lines.append(
-            f"note      {'; '.join(many)}. Few rows have each value, so that the model may know some by heart;"
-            " --min-count N puts those of few rows together, and --drop COLUMN leaves a column out"
+            f"note      {'; '.join(many)}. Few rows have each value, which a model may know by heart; {remedy}"
         )
     if warning := doubles_warning(manifest):
         lines.append(f"warning   {warning}")
@@ -123,9 +124,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         self._closing.enter_context(self._args.signals)
         self._closing.callback(self._say.close)
         if self._args.survive and self._comm.size == 1:
-            self.noted(
-                "survive", "a single process has no others that could go on; start several by mpirun --with-ft ulfm"
-            )
+            self.noted("survive", "a single process has no others to go on; start several by mpirun --with-ft ulfm")
 
     def _show(self, sets: DataSets) -> None:
         parts = [part for part in (sets.training, sets.held_out) if part is not None]
@@ -228,16 +227,14 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
         *(f"  {name:<9} {path}" for name, path in files.items() if path),
     ]
     if result.status.exit_code == EXIT_REQUEUE:
-        again = "the same line with --resume"
-        lines.append(
-            f"  continue  {again if args.checkpoint else f'--init {args.output}, since there is no --checkpoint'}"
-        )
+        without = f"--init {args.output}, since there is no --checkpoint"
+        lines.append(f"  continue  {'the same line with --resume' if args.checkpoint else without}")
     return lines
 
 
 def describe_interval(result: Result, whole: bool) -> list[str]:
     """Return a line on the interval of J, if `whole` or if it was too wide, and on how evaluations were made."""
-    if not ((result.ways or result.width) and (whole or was_too_wide(result))):
+    if not ((result.ways or result.width) and (whole or WIDE in (result.ways or {}))):
         return []
     ways = ", ".join(f"{count} {way}" for way, count in (result.ways or {}).items())
     J = f"the upper end of an interval of width {result.width:.2g}" if result.width else "exact"
@@ -255,10 +252,8 @@ def describe_certificate(path: str | None, run: TrainedModel) -> list[str]:
     lines = [f"  proof     {path}, which proves the lower bound {bound} by itself; {took}"]
     lost, target = run.result.lower_bound - certified["bound"], run.task.settings.target(run.result.J)
     if lost > SHORT * target:
-        lines.append(
-            f"warning   the certificate proves {lost:.2g} less than the run did, since single precision does not"
-            " suffice, or since not all points of the mixture fitted into --vector-memory"
-        )
+        why = "single precision does not suffice, or not all points of the mixture fitted into --vector-memory"
+        lines.append(f"warning   the certificate proves {lost:.2g} less than the run did: {why}")
     return lines
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +22,7 @@ from distsms.base.memory import available
 from distsms.base.wording import Message, option
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.rows import Rows, as_single, without_duplicates
+from distsms.features.rows import Rows, as_single, no_rows, stacked, without_duplicates
 from distsms.matrix.blocks import thread_count
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import some
@@ -52,24 +52,13 @@ def drawn(
 ) -> Iterator[tuple[NDArray[np.int64], Rows]]:
     """Yield no rows, since a rank may have none, and then the numbers of the rows of each part that are in a sample,
     and these rows; none has weight 0. Local."""
-    empty = np.empty((0, manifest.p), manifest.dtype)
-    X = sparse.csr_matrix(empty) if manifest.layout == "csr" else empty
-    yield np.empty(0, np.int64), Rows(X, np.empty(0, np.int8), np.empty(0) if manifest.weights else None)
+    yield np.empty(0, np.int64), no_rows(manifest, manifest.p)
     for part in parts:
         numbers = part.first + np.arange(len(part.labels))
         taken = in_sample(numbers, part.labels, of_classes, seed)
         if part.weights is not None:
             taken &= part.weights != 0
         yield numbers[taken], part.take(taken)
-
-
-def stacked(pieces: Sequence[Rows]) -> Rows:
-    """Return the rows of all pieces, at least one, in order. Local."""
-    X = [piece.X for piece in pieces]
-    labels = np.concatenate([piece.labels for piece in pieces])
-    weights = [piece.weights for piece in pieces if piece.weights is not None]
-    rows = sparse.csr_matrix(sparse.vstack(X, "csr")) if sparse.issparse(X[0]) else np.vstack(X)
-    return Rows(rows, labels, np.concatenate(weights) if weights else None)
 
 
 def singles(X: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +77,22 @@ class Rows(NamedTuple):
     def counted(self) -> Rows:
         """Return the rows that count: all but those of weight 0."""
         return self if self.weights is None or self.weights.all() else self.take(self.weights != 0)
+
+
+def no_rows(manifest: Manifest, p: int) -> Rows:
+    """Return no rows of p columns, with which the pieces of a rank begin, which may have none."""
+    X = np.empty((0, p), manifest.dtype)
+    X = X if manifest.layout == "dense" else scipy.sparse.csr_matrix(X)
+    return Rows(X, np.empty(0, np.int8), np.empty(0) if manifest.weights else None)
+
+
+def stacked(pieces: Sequence[Rows]) -> Rows:
+    """Return the rows of all pieces, at least one, in order. Local."""
+    X: Any = [piece.X for piece in pieces]
+    labels = np.concatenate([piece.labels for piece in pieces])
+    weights = [piece.weights for piece in pieces if piece.weights is not None]
+    X = scipy.sparse.csr_matrix(scipy.sparse.vstack(X, "csr")) if scipy.sparse.issparse(X[0]) else np.vstack(X)
+    return Rows(X, labels, np.concatenate(weights) if weights else None)
 
 
 class RowParts:

@@ -66,9 +66,7 @@ def shares(split: Any) -> tuple[float, ...] | None:
     try:
         return None if split is None else tuple(map(float, split))
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"split={format_value(split)}: give the shares of both as {option('split', (0.8, 0.2))}", True
-        ) from error
+        raise InputError(f"split={format_value(split)}: give shares as {option('split', (0.8, 0.2))}", True) from error
 
 
 def conversion_options(
@@ -77,10 +75,8 @@ def conversion_options(
     """Return options for `convert`, whose lists and options for columns users may write shorter. InputError names the
     function, and for an unknown option the one that may be meant, also one of the `others` of the caller."""
     if not isinstance(label := arguments.get("label"), str | None):
-        raise InputError(
-            f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
-            f"in {function}(frame.assign(y=labels), label='y')"
-        )
+        remedy = f"Put the labels into the table, as in {function}(frame.assign(y=labels), label='y')"
+        raise InputError(f"label is the name of a column, and a {type(label).__name__} was given. {remedy}")
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
     lists = {"drop", "keep", "categorical", "numeric", "missing", "not_missing", "names"}
     options |= {name: (value,) for name, value in options.items() if name in lists and isinstance(value, str)}
@@ -108,9 +104,7 @@ def _span(name: str, span: Any) -> tuple[int, int]:
     try:
         first, last = map(int, span.split(":") if isinstance(span, str) else span)
     except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"train: {name}={format_value(span)}: expected a pair of positions, such as (139, 279)"
-        ) from error
+        raise InputError(f"{name}={format_value(span)}: expected a pair of positions, such as (139, 279)") from error
     return first, last
 
 

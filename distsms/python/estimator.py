@@ -376,10 +376,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         """
         if self.calibrate is None and self.measure != "logistic":
             why = BALANCED.why_no_probabilities if self.measure == BALANCED.name else ""
-            raise AttributeError(
-                f"{why}predict_proba needs the parameter calibrate='sigmoid' or calibrate='isotonic', or"
-                " measure='logistic'; fit again with one of these"
-            )
+            needs = "predict_proba needs calibrate='sigmoid', calibrate='isotonic' or measure='logistic'"
+            raise AttributeError(f"{why}{needs}; fit again with one of these")
         return self._probabilities
 
     def _probabilities(self, X: Any) -> NDArray[np.float64]:

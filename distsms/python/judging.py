@@ -19,7 +19,7 @@ from distsms.models.contributions import Contributions
 from distsms.models.evaluation import LEVEL, EvaluationOptions
 from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
-from distsms.python.calls import ranks_of, warn
+from distsms.python.calls import ranks_of, require_columns, warn
 from distsms.shards import from_arrays
 from distsms.shards.from_arrays import is_frame
 from distsms.workflow import evaluate as judging
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 Data: TypeAlias = Path | tuple[Any, ArrayLike]
 """A path, or this rank's (X, y)."""
-COLUMNS_OR_ARRAYS = "weight and group are names of columns for tables and files, and arrays for rows in memory"
 
 
 class Evaluation(dict[str, Any]):
@@ -407,11 +406,11 @@ def _measuring(settings: Mapping[str, Any], at: str | Sequence[str], **more: Any
 
 def _rows(data: Any, labelled: bool, weight: Any = None, group: Any = None) -> Any:
     """Return rows as a request has them. Raises InputError for names of columns of arrays, and the reverse."""
-    frame, columns = is_frame(data), [each for each in (weight, group) if each is not None]
-    if (frame or isinstance(data, str | os.PathLike)) and all(isinstance(each, str) for each in columns):
+    with_columns = isinstance(data, str | os.PathLike)
+    if is_frame(data):  # without labels, it may have arrays
+        with_columns = labelled or all(isinstance(each, str | None) for each in (weight, group))
+    require_columns(weight, group, of_arrays=not with_columns)
+    if with_columns:
         return data
-    # A table without labels may have an array of weights.
-    if any(isinstance(each, str) for each in columns) or isinstance(data, str | os.PathLike) or (frame and labelled):
-        raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
     X, y = from_arrays.pair(data) if labelled else (data, None)
     return Arrays(X, y, weights=weight, groups=group)

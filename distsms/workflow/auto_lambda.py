@@ -12,17 +12,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy  # loads scipy.sparse when it is used, which saves time in each start
 from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats
-from distsms.features.rows import RowParts
+from distsms.features.rows import RowParts, no_rows, stacked
 from distsms.matrix.arrays import as_features
 from distsms.matrix.coded import CodedRows, code_rows
-from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
@@ -134,37 +132,28 @@ def load_sample(
     first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
     if ends := ends_in_memory(manifest, comm.rank):
         first, last = (end.row for end in ends)
-    # A rank may have no rows, so that each list begins with none.
-    X: list[Any] = [np.empty((0, manifest.p_entries), manifest.dtype)]
+    pieces, groups = [no_rows(manifest, manifest.p_entries)], [np.empty(0, np.uint64)]
     codes = [[np.empty((0, each.n_codes), each.dtype)] for each in manifest.coded.maps]
-    labels, weights, groups = [np.empty(0, np.int8)], [np.empty(0)], [np.empty(0, np.uint64)]
     with comm.fail_together():
         for part in RowParts(manifest, first, last):
             of_rows = part.shard.read_groups(part.place) if with_groups else np.empty(0, np.uint64)
             numbers = part.first + np.arange(len(part.labels))
             taken = in_sample(of_rows if whole_groups else numbers, part.labels, shares)
-            X.append(part.X[taken])
-            for pieces, of_part in zip(codes, part.shard.read_code_rows(part.place) if codes else (), strict=True):
-                pieces.append(of_part[taken])
-            labels.append(part.labels[taken])
+            pieces.append(part.take(taken))
             groups += [of_rows[taken]] if with_groups else []
-            weights += [] if part.weights is None else [part.weights[taken]]
-    features = comm.root_first(lambda: _features(manifest, X, codes))
+            for of_map, of_part in zip(codes, part.shard.read_code_rows(part.place) if codes else (), strict=True):
+                of_map.append(of_part[taken])
+    rows = stacked(pieces)
+    features = comm.root_first(lambda: _features(manifest, rows.X, codes))
     with comm.fail_together():
         features.normalize(manifest.normalization)
-    block = from_arrays.block(features, None, comm, weights=np.concatenate(weights) if manifest.weights else None)
-    return replace(block, labels=np.concatenate(labels), groups=np.concatenate(groups) if with_groups else None)
+    block = from_arrays.block(features, None, comm, weights=rows.weights)
+    return replace(block, labels=rows.labels, groups=np.concatenate(groups) if with_groups else None)
 
 
-def _features(
-    manifest: Manifest, X: list[Any], codes: Sequence[list[NDArray[Any]]]
-) -> SparseRows | DenseRows | CodedRows | SideBySide:
-    """Return rows as features, from pieces of X and of the codes of each group, (rows, codes of a row) each."""
-    groups: list[Any] = []
-    if manifest.layout == "dense":
-        groups.append(as_features(np.vstack(X)))
-    elif manifest.layout != "coded":
-        groups.append(as_features(scipy.sparse.vstack([scipy.sparse.csr_matrix(X[0]), *X[1:]], "csr")))
+def _features(manifest: Manifest, X: Any, codes: Sequence[list[NDArray[Any]]]) -> Any:
+    """Return rows as features, from X and from pieces of the codes of each group, (rows, codes of a row) each."""
+    groups: list[Any] = [] if manifest.layout == "coded" else [as_features(X)]
     for code_map, pieces in zip(manifest.coded.maps, codes, strict=True):
         rows = np.concatenate(pieces)
         groups.append(CodedRows(code_map, code_rows(rows, code_map), [0, len(rows)]))
@@ -253,10 +242,8 @@ def choose_lambda(
     reason = _describe_choice(moderate, display_name(by_measure), lambdas, folds_text)
     share, chosen = min(counts) * (1 - 1 / n_folds) / min(sizes), moderate.chosen.lam
     if (lam := for_more_rows(chosen, moderate.low.lam, means, share)) != chosen:
-        reason += (
-            f". The training has {1 / share:.3g} times as many rows of the rarer class as that of a fold, with which a"
-            f" smaller lambda is better: {chosen:g} becomes {lam:g}"
-        )
+        more = f"{1 / share:.3g} times as many rows of the rarer class as that of a fold"
+        reason += f". The training has {more}, with which a smaller lambda is better: {chosen:g} becomes {lam:g}"
     return result(lam, means, f"{reason}. But {chance}" if chance else reason, chance)
 
 

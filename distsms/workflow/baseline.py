@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
@@ -30,8 +30,6 @@ from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline
 from distsms.workflow.path import PathRows, Problem, load_rows
 from distsms.workflow.provenance import usage_of_ranks
 from distsms.workflow.requests import BaselineRequest, TrainRequest
-
-T = TypeVar("T")
 
 
 class FitProgress(NamedTuple):
@@ -67,12 +65,9 @@ def compare_methods(
     observer: BaselineObserver = BaselineObserver(),  # noqa: B008 - without state
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> Baseline:
-    """Make the fits that are missing in the folder, and evaluate all of them. **Collective.**
-
-    `stop_wanted` is asked on every rank before each fit and at each evaluation; True ends the run, which keeps what is
-    finished. Raises InputError on all ranks if the request contradicts itself, the folder belongs to another one, or a
-    method that the user named cannot be trained.
-    """
+    """Make the fits that are missing in the folder, and evaluate all of them. True of `stop_wanted`, asked on every
+    rank before each fit and at each evaluation, ends the run, which keeps what is finished. Raises InputError on all
+    ranks if the request contradicts itself or the folder, or a method cannot be trained. **Collective.**"""
     clock, called = Clock(comm.bytes_moved), ""
     with ExitStack() as opened:
         if tables.are_tables(request.data, comm):
@@ -148,7 +143,7 @@ class _BaselineRun:
         try:
             for name, problem in problems.items():
                 starts = Starts()
-                while specs := self._of_root(partial(self._plan.missing, [name])):
+                while specs := self._comm.of_root(partial(self._plan.missing, [name])):
                     self._tell(len(specs), rows.share_folds, specs[0])
                     if specs[0].quick:
                         stopped = baseline_fits.try_lambdas(rows, problem, specs, keep, stop_wanted, starts)
@@ -168,17 +163,11 @@ class _BaselineRun:
         progress = FitProgress(done or 0, total, spec.method, shared=shared)
         self._observer.fitting(progress if done is None else progress._replace(setting=setting, fold=fold))
 
-    def _of_root(self, read: Callable[[], list[T]]) -> list[T]:
-        """Return on all ranks what the root reads from the folder."""
-        with self._comm.fail_together():
-            of_folder = read() if self._comm.is_root else []
-        return list(self._comm.bcast(of_folder))
-
     def _fit_on_features(self) -> None:
         """Make the fits on features, which are made for each fold from its training rows."""
         plan = self._plan
         names = [name for name in plan.methods if name in FEATURED]
-        if not self._of_root(partial(plan.missing, names)):
+        if not self._comm.of_root(partial(plan.missing, names)):
             return
         for kind in dict.fromkeys(METHODS[name].features for name in names):
             self._fit_on(kind, [name for name in names if METHODS[name].features == kind])
@@ -219,12 +208,12 @@ class _BaselineRun:
         for of_folds in (range(1, EARLY_FOLDS + 1), range(EARLY_FOLDS + 1, plan.problem.folds + 1)):
             self._share(rows, partial(plan.missing, searches, of_folds))
             if of_folds.start == 1 and not plan.request.thorough:
-                searches = self._of_root(partial(method_results.unsettled, searches, plan, rows))
+                searches = self._comm.of_root(partial(method_results.unsettled, searches, plan, rows))
 
     def _share(self, rows: FoldedRows, missing: Callable[[], list[FitSpec]]) -> None:
         """Make fits, each on one of the ranks, as long as the root misses some."""
         comm, plan = self._comm, self._plan
-        while specs := self._of_root(missing):
+        while specs := comm.of_root(missing):
             of_rank = specs[comm.rank :: comm.size]
             begin = partial(self._tell, len(of_rank), True)
             keep, stop_wanted = plan.store.keep, self._stop_wanted
@@ -245,16 +234,12 @@ class _BaselineRun:
         )
         if self._stopped:
             return result
-        with comm.fail_together():
-            if comm.is_root:
-                assert self._rows is not None
-                result = _evaluate(result, plan, self._rows)
-                plan.store.describe(result.problem, **result.results())
-        return comm.bcast(result)
+        return comm.of_root(lambda: _evaluate(result, plan, self._rows))
 
 
-def _evaluate(result: Baseline, plan: BaselinePlan, rows: FoldedRows) -> Baseline:
+def _evaluate(result: Baseline, plan: BaselinePlan, rows: FoldedRows | None) -> Baseline:
     """Return the result with the table and the sentences of all complete fits in the folder. On the root."""
+    assert rows is not None
     measure, select = plan.problem.measure, plan.request.select
     evaluator = method_results.Evaluator(plan.store, plan.counted_fits(), rows, plan.trials())
     methods, head = evaluator.methods(plan.select), evaluator.head(measure, select)
@@ -269,4 +254,6 @@ def _evaluate(result: Baseline, plan: BaselinePlan, rows: FoldedRows) -> Baselin
     warnings = doubles_warning(manifest, by), folds.labels_warning(manifest)
     sentences += [f"{WARNING}{text}." for text in warnings if text]
     effort = method_results.effort(plan)
-    return replace(result, methods=methods, head=head, sentences=sentences, effort=effort)
+    result = replace(result, methods=methods, head=head, sentences=sentences, effort=effort)
+    plan.store.describe(result.problem, **result.results())
+    return result

@@ -162,9 +162,7 @@ class BaselineStore(ResumableStore):
                 raise ValueError("it is not what was written (SHA-256 differs)")
             return scores
         except (OSError, ValueError, InputError) as error:
-            raise InputError(
-                f"{path}: cannot be read: {error}. Remove the .json file next to it, and it is fitted again"
-            ) from error
+            raise InputError(f"{path}: cannot be read: {error}. Remove its .json, and it is fitted again") from error
 
     def _file(self, result: Fit | Trial, suffix: str) -> Path:
         setting = repr(result.setting)
@@ -253,10 +251,8 @@ def fit_alone(
         seconds = time.perf_counter() - started + (best.seconds if best else 0.0)
         scores = np.asarray(fitted.score(rows.X[rows.held_out(spec.fold)]), float)
         if not np.isfinite(scores).all():
-            raise InputError(
-                f"{method.name} with {spec.setting:g} gives scores that are not finite, as happens if columns have very"
-                f" different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave it out"
-            )
+            remedy = f"make the data with distsms shard {option('normalize', 'standard')}, or leave the method out"
+            raise InputError(f"{method.name} with {spec.setting:g} gives scores that are not finite; {remedy}")
         scored = rows.scored(scores, spec.fold)
         if spec.quick:
             by = problem.select or problem.measure

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from distsms.base import files, memory
+from distsms.base import memory
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
@@ -68,7 +68,6 @@ class BaselinePlan:
     by_distsms: Mapping[str, Problem]  # the methods on the columns that distsms trains
     budget: MemoryBudget | None  # what they leave for the rows of this rank; None if that is not limited
     small: bool  # whether every rank holds all rows, since messages would cost more than evaluations
-    kept: int  # how many of `all_fits` are in the folder
     store: BaselineStore  # the folder, of which only the root reads
     identity: Mapping[str, Any] = field(default_factory=dict)  # what baseline.json says of the problem
 
@@ -91,6 +90,12 @@ class BaselinePlan:
     def all_fits(self) -> list[FitSpec]:
         """The fits of all lambdas, and the trials of trees; quick trials leave out most of them."""
         return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
+
+    @property
+    def kept(self) -> int:
+        """How many of `all_fits` are in the folder; for the root."""
+        done = {each[:3] for each in self.store.done()}
+        return sum(spec[:3] in done for spec in self.all_fits)
 
     def missing(self, methods: Sequence[str], in_folds: Sequence[int] | None = None) -> list[FitSpec]:
         """Return the trials of these methods that are not made yet or, after them, the fits to the end."""
@@ -185,18 +190,13 @@ def decide(
             by_distsms=problems,
             budget=budget,
             small=request.memory is None and manifest.n + manifest.nnz <= SMALL,
-            kept=0,
             store=store,
             identity={"data": data} | identity,
         )
         if comm.is_root:
             inputs.check_distinct(request.output, request.data, request.path)
-            store.check()
-            opened.enter_context(files.exclusive(store.path))
-            store.open(plan.identity)
-            done = {each[:3] for each in store.done()}
-            plan = replace(plan, kept=sum(spec[:3] in done for spec in plan.all_fits))
-    return replace(plan, kept=comm.bcast(plan.kept))
+            store.hold(plan.identity, opened)
+    return plan
 
 
 def requested_methods(request: BaselineRequest) -> list[str]:
@@ -224,10 +224,10 @@ def check_measures(request: BaselineRequest) -> None:
         recall = select.replace("lift", "recall")
         raise InputError(f"{select} is {recall} divided by a share of the rows; choose by {recall}")
     if "@" not in select:
-        raise InputError(
-            f"{select} depends on a threshold, which the other methods do not have in common with distsms; choose by"
-            " average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
+        others = (
+            "average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
         )
+        raise InputError(f"{select} depends on a threshold, which methods do not share; choose by {others}")
 
 
 def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) -> Problem:
@@ -241,9 +241,8 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
         shared = _of_path(request, store, manifest)
         lambdas = {point.lam for point in store.points()} | set(request.lambdas or ())
     if shared["folds"] < 2:
-        of_path = f", and the path {request.path} has {shared['folds']}; make a path with {option('folds')}"
-        remedy = f"; give {option('folds')} 2 or more" if request.path is None else of_path
-        raise InputError(f"a baseline needs at least 2 folds{remedy}")
+        of_path = "" if request.path is None else f", and the path {request.path} has {shared['folds']}; make another"
+        raise InputError(f"a baseline needs at least 2 {option('folds')}{of_path}")
     if not lambdas or min(lambdas) <= 0:
         raise InputError("a baseline needs lambdas above 0")
     grid, measure = sorted(lambdas, reverse=True), shared["measure"]
@@ -258,11 +257,9 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
     for several in (SeveralStore(store.path, setting) for setting in (BETA, L1, FEATURES)):
         if several.identity.exists():
             each = several.path / several.parts
-            of_features = f", which is raw, or make a path without {option('features')}; baseline makes its own"
-            raise InputError(
-                f"{folder}: holds several paths; name one of them, {each}/NAME"
-                + of_features * (several.setting == FEATURES)
-            )
+            raw = f", which is raw, or make a path without {option('features')}; baseline makes its own"
+            raw = raw if several.setting == FEATURES else ""
+            raise InputError(f"{folder}: holds several paths; name one of them, {each}/NAME{raw}")
     problem = store.read("problem", "points")["problem"]
     fault = ""
     if problem["data"]["fingerprint"] != manifest.fingerprint:
@@ -388,9 +385,8 @@ def plan_methods(
         problems[name] = replace(of_method, distribution=plan.distribution)
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
-        raise InputError(
-            f"{option('memory')} {format_bytes(request.memory)} is too little: the intervals of {len(methods)} methods "
-            f"take {format_bytes(at_end)} on the root. Allow more memory, or name fewer {option('methods')}"
-        )
+        need = f"the intervals of {len(methods)} methods take {format_bytes(at_end)} on the root"
+        remedy = f"Allow more memory, or name fewer {option('methods')}"
+        raise InputError(f"{option('memory')} {format_bytes(request.memory)} is too little: {need}. {remedy}")
     largest = max(plans, key=lambda plan: plan.needs.least(comm.size, True), default=None)
     return problems, None if largest is None else largest.room(comm.is_root)

@@ -123,10 +123,8 @@ def sentences(results: Sequence[MethodResult], measure: str, select: str | None 
     if lines and all(result.method in CHOSEN or METHODS[result.method].linear for result in results):
         lines.append("A model that is not linear may be ahead of all of these; --methods with trees shows it.")
     if any(result.at_end for result in results):
-        lines.append(
-            "* A lambda of at least one fold is an end of the grid; there may be a better one beyond it. To try more,"
-            " give the same command line with other --lambdas; --methods NAME tries them for one method alone."
-        )
+        more = "give the same command line with other --lambdas; --methods NAME tries them for one method alone"
+        lines.append(f"* A lambda of at least one fold is an end of the grid. To try those beyond it, {more}.")
     lines += [f"{result.method}: {result.notes}." for result in results if result.notes and result.method not in CHOSEN]
     lines.append(
         f"The intervals ({100 * LEVEL:g} %) are of {METHOD}: they show how much a value would change. Each interval "
@@ -144,10 +142,8 @@ def describe_effort(effort: Effort, results: Sequence[MethodResult], select: str
     if not effort.more_fits:
         return said
     unknown = f", not counting {_all(effort.unknown)}" * bool(effort.unknown)
-    return Message(
-        f"{said} {option('thorough')} would add {effort.more_fits} fits, which take about "
-        f"{formatting.format_duration(effort.more_seconds)}{unknown}."
-    )
+    seconds = formatting.format_duration(effort.more_seconds)
+    return Message(f"{said} {option('thorough')} would add {effort.more_fits} fits in about {seconds}{unknown}.")
 
 
 class Comparison(NamedTuple):

@@ -135,9 +135,8 @@ def interval_of(folds: Sequence[Mapping[str, Any]], measure: str) -> Interval | 
         return None
     if any(fold.get("squares_of", measure) != measure for fold in folds):
         return confidence.folds_interval([fold[measure] for fold in folds], confidence.LEVEL, measure)
-    pooled = confidence.pool_folds(
-        [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in folds]
-    )
+    estimates = [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in folds]
+    pooled = confidence.pool_folds(estimates)
     if measure in GROUPED:
         return gauc_interval(pooled, confidence.LEVEL)
     if measure == "rocarea":

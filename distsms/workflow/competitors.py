@@ -322,10 +322,9 @@ def require(names: Sequence[str]) -> None:
         try:
             __import__(METHODS[name].package or "distsms")
         except (ImportError, OSError) as error:  # OSError: a library of the system is missing
-            raise InputError(
-                f"the method {name} needs {METHODS[name].package}, which cannot be imported: {error}. Install it with: "
-                "pip install 'distsms[baseline]', or name other methods with --methods"
-            ) from error
+            remedy = "Install it (pip install 'distsms[baseline]'), or name others with --methods"
+            needs = f"the method {name} needs {METHODS[name].package}, which cannot be imported: {error}"
+            raise InputError(f"{needs}. {remedy}") from error
 
 
 def missing(names: Sequence[str]) -> list[str]:

@@ -115,11 +115,8 @@ class Decisions:
         try:
             return make_folds(by, keys, block.labels, block.counted, self.request.folds, 0, comm)
         except InputError as error:
-            raise InputError(
-                f"the threshold and the probabilities come from held-out folds: {marked(error.message)} (of distsms "
-                "path, or folds of SMSClassifier)",
-                everywhere=True,
-            ) from error
+            why = f"{marked(error.message)} (of distsms path, or folds of SMSClassifier)"
+            raise InputError(f"the threshold and the probabilities come from held-out folds: {why}", True) from error
 
     def decide(self, fit: Fit, spread: tuple[float, float], comm: Communicator) -> dict[str, Any] | None:
         """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**"""

@@ -136,10 +136,8 @@ def _score_in_runs(
         counted = [scored.counted_scores(scores, comm) for scores in scored.scores]
         with comm.fail_together():
             if of_models and not np.array_equal(counted[0].labels, of_models[0].labels):
-                raise InputError(
-                    f"{name}: {alike[0].name} and {models[0].name} do not agree on which label is positive; evaluate"
-                    " them one by one"
-                )
+                differ = f"{alike[0].name} and {models[0].name} do not agree on which label is positive"
+                raise InputError(f"{name}: {differ}; evaluate them one by one")
         numbers = scored.first_row + np.flatnonzero(scored.counted)
         of_models += [replace((of_models or counted)[0], scores=each.scores) for each in counted]
     return EvaluatedRows(numbers, fingerprint), of_models, list(dict.fromkeys(notes))

@@ -110,10 +110,8 @@ def make_features(request: FeaturesRequest, comm: Communicator, observer: Featur
     start, watched = time.perf_counter(), _Watched(observer)
     with comm.fail_together():
         if request.like is not None and request.options:
-            raise InputError(
-                f"{option('like')} takes all rules from the other data set; leave out "
-                f"{', '.join(map(str, request.options))}"
-            )
+            names = ", ".join(map(str, request.options))
+            raise InputError(f"{option('like')} takes all rules from the other data set; leave out {names}")
         options = arrays.options(request.options)
         manifest = read_manifest(request.data)
     left, reading = math.inf, ReadCounter()

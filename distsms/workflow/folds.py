@@ -118,10 +118,8 @@ def deal_rows(
     for sign, name in ((1, "positive"), (-1, "negative")):
         rows = np.flatnonzero(counted & (labels == sign))
         counts = comm.allgather(len(rows))
-        if sum(counts) < folds:
-            _refuse(
-                f"{folds} folds need at least {folds} rows of each class, and there are only {sum(counts)} {name} ones"
-            )
+        if (n := sum(counts)) < folds:
+            _refuse(f"{folds} folds need at least {folds} rows of each class, and there are only {n} {name} ones")
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
         skipped, runs = first % folds, -(-(first % folds + len(rows)) // folds)
         numbers = first - skipped + np.arange(runs * folds)
@@ -232,9 +230,11 @@ def labels_warning(manifest: Manifest) -> str:
     rules = feature_map.load(manifest)
     if rules is None or not rules.chosen_by_labels:
         return ""
+    remedy = (
+        f"distsms path on the data that they were made from, with {option('features')} {shlex.quote(rules.options)}"
+    )
     return Message(
-        f"{rules.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it "
-        f"was made with {option('like')}). So models look better on the folds than they are, and the choice of lambda "
-        f"may be wrong. Give distsms path the data set that the features were made from, with {option('features')} "
-        f"{shlex.quote(rules.options)}: then the features of each fold are made without the rows of the fold"
+        f"{rules.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless made"
+        f" with {option('like')}). So models look better than they are, and the lambda chosen may be wrong: {remedy},"
+        " makes the features of each fold without its rows"
     )

@@ -40,10 +40,8 @@ FOLDERS = {
 def refuse_other_folder(path: str) -> None:
     """Raise InputError if the path is a folder of another command; the message says which command reads it."""
     if checkpoint.exists(Path(path)):
-        raise InputError(
-            f"{path}: is a checkpoint folder, neither a data set nor a model; `distsms train --checkpoint {path} "
-            "--resume` continues from it"
-        )
+        remedy = f"`distsms train --checkpoint {path} --resume` continues from it"
+        raise InputError(f"{path}: is a checkpoint folder, neither a data set nor a model; {remedy}")
     for name, kind in FOLDERS.items():
         if Path(path, name).is_file():
             raise InputError(f"{path}: is neither a data set nor a model, but {kind.format(path)}")
@@ -92,9 +90,7 @@ def describe_columns(path: str) -> tuple[list[Column], list[str]]:
     features = source.features if isinstance(source, model.Model) else feature_map.load(source)
     attributes = features.bins.listing() if features is not None and features.bins else []
     if source.table is None and not attributes:
-        raise InputError(
-            f"{path}: its columns have numbers only, from 0 to p - 1; `distsms export MODEL --to csv` lists the weights"
-        )
+        raise InputError(f"{path}: its columns have numbers only; `distsms export MODEL --to csv` lists the weights")
     return [] if source.table is None else list(source.table.columns), attributes
 
 

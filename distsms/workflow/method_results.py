@@ -83,9 +83,7 @@ class MethodResult(NamedTuple):
     def from_json(cls, entry: Mapping[str, Any], source: object) -> MethodResult:
         """Read an entry of baseline.json, the file `source`. Raises InputError if it is damaged."""
         if why := schema.find_fault(entry, METHOD_RESULT):
-            raise InputError(
-                f"{source}: is damaged: {why}. Give the same command line of distsms baseline again to rewrite it"
-            )
+            raise InputError(f"{source}: is damaged: {why}. The same line of distsms baseline again rewrites it")
         undefined = dict.fromkeys(("standard_error", "low", "high"), np.nan)
 
         def read(interval: Mapping[str, Any]) -> Interval:
@@ -205,14 +203,19 @@ class Evaluator:
         trials: Sequence[Trial] = (),
         level: float = LEVEL,
     ) -> None:
-        self._store, self._rows, self._level = store, rows, level
+        self._rows, self._level = rows, level
         whole = {name: complete(fits, name, int(rows.fold.max())) for name in METHODS}
         self._fits = {name: of_method for name, of_method in whole.items() if of_method}
         self._trials = [trial for trial in trials if METHODS[trial.method].linear]
         left = {name: left_lambdas(self._trials, name) for name in METHODS}
         self._dropped = {t[:3] for t in self._trials if t.setting not in left[t.method].get(t.fold, ())}
+
+        def part(measure: str, fit: Fit) -> Sampled:
+            return sampled(measure, self._scored(fit), Draws(rows.held_out(fit.fold), REPLICATES))
+
         # What is computed of fits serves all measures that choose them.
-        self._value, self._part, self._scored = cache(self._measure), cache(self._make_part), cache(self._read_scored)
+        self._scored = cache(lambda fit: rows.scored(store.scores(fit), fit.fold))
+        self._value, self._part = cache(self._measure), cache(part)
 
     def methods(self, by: str) -> list[MethodResult]:
         """Return a row for each method, with the settings that a measure chooses, and those of `CHOSEN`."""
@@ -294,12 +297,6 @@ class Evaluator:
         if name in RANKING:
             return float(getattr(fit, name))
         return chooser_value(name, self._scored(fit), np.nan)
-
-    def _read_scored(self, fit: Fit) -> Scored:
-        return self._rows.scored(self._store.scores(fit), fit.fold)
-
-    def _make_part(self, measure: str, fit: Fit) -> Sampled:
-        return sampled(measure, self._scored(fit), Draws(self._rows.held_out(fit.fold), REPLICATES))
 
 
 def unsettled(methods: Sequence[str], plan: BaselinePlan, rows: FoldedRows) -> list[str]:

@@ -396,9 +396,7 @@ class Trainings:
     ) -> None:
         self.numbers = rows.folds_of_rank(problem)
         self._models = lambda fold: CrossValidation(rows.of_fold(fold), problem, stop_wanted, kept, [fold])
-        self._of_all: CrossValidation | None = None
-        if isinstance(rows.block, DataBlock):
-            self._of_all = CrossValidation(rows, problem, stop_wanted, kept)
+        self._of_all = CrossValidation(rows, problem, stop_wanted, kept) if isinstance(rows.block, DataBlock) else None
 
     def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start) -> PathOutcome:
         """Do what `CrossValidation.run` does. **Collective.**"""

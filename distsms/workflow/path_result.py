@@ -206,10 +206,8 @@ class PathComparison(NamedTuple):
 def _interval_line(interval: Interval, of_folds: str) -> str:
     """Return a line on how good the method is on new rows, and what `of_folds` the others choose."""
     limits = f"{interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %) about {interval.value:.6f}"
-    return (
-        f"interval  {limits}: of {interval.of}; {of_folds} chosen by the other folds. The mean in the line above is of"
-        " the folds that made the choice, so it tends to look better"
-    )
+    above = "The mean in the line above is of the folds that chose, so it tends to look better"
+    return f"interval  {limits}: of {interval.of}; {of_folds} chosen by the other folds. {above}"
 
 
 def compare(paths: Mapping[str, PathResult], setting: Setting = BETA) -> PathComparison | None:
@@ -303,10 +301,8 @@ def describe_choice(path: PathResult) -> str:
         lam = choice.instead_of.lam
         lines.append(f"not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}")
     if mean.lam not in unusable and (end := choosing.ends_at(path.means, [best.lam])):
-        lines.append(
-            f"warning   the best lambda is the {end} one that was tried; {end.replace('est', 'er')} ones may be better"
-            " still: add some with --lambdas, or let --extend try further ones"
-        )
+        remedy = f"{end.replace('est', 'er')} ones may be better: add some with --lambdas, or let --extend try them"
+        lines.append(f"warning   the best lambda is the {end} one that was tried; {remedy}")
     return "\n  ".join(lines)
 
 

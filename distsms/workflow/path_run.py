@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from distsms.base import files
 from distsms.base.choices import RULES, require_choice
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
@@ -105,10 +104,8 @@ def run_path(
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> PathResult:
     """Train the models of a path that are not there yet, and choose one; or several paths, and compare. True of
-    `stop_wanted`, asked on every rank at each evaluation, ends the run, and what is finished is kept. Raises InputError
-    on all ranks if the request contradicts itself, or files cannot be used; checks that need no rows come first.
-    **Collective.**
-    """
+    `stop_wanted`, asked on every rank at each evaluation, ends the run, which keeps what is finished. Raises InputError
+    on all ranks if the request contradicts itself, or files cannot be used. **Collective.**"""
     if request.output is None:
         with folder_of_all(comm) as folder:
             result = run_path(replace(request, output=folder / "path"), comm, observer, stop_wanted)
@@ -202,9 +199,7 @@ class _PathRun:
                 self._warnings = [warning for warning in warnings if warning]
             if comm.is_root:
                 inputs.check_distinct(store.path, request.data)
-                store.check()
-                closing.enter_context(files.exclusive(store.path))
-                store.open(self._identity)
+                store.hold(self._identity, closing)
                 self._earlier = path_result.finished(store.points(), problem)
         self._kept = comm.bcast({(point.lam, point.fold) for point in self._earlier})
         return PathTask(request, manifest, problem, self._warnings, store.path, kept=len(self._kept))
@@ -449,9 +444,7 @@ def _run_several(
             identity = _identity_of_several(request, setting, read_manifest(request.data))
             if comm.is_root:
                 inputs.check_distinct(store.path, request.data)
-                store.check()
-                closing.enter_context(files.exclusive(store.path))
-                store.open(identity)
+                store.hold(identity, closing)
         for number, (name, of_path) in enumerate(requests.items(), 1):
             observer.comparing(setting, name, number, len(requests))
             folder, seconds_left = store.path / store.parts / name, max(end - time.monotonic(), 1e-3)

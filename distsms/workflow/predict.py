@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,19 +38,11 @@ class Predicted:
     notes: list[str]  # what readers of files left out, or took for something else
 
 
-class PredictObserver:
-    """Receives what `predict` reports. Override its methods."""
-
-    def scored(self, done: int, of: int) -> None:
-        """Called on every rank after each part of the rows: how many parts are written, and of how many."""
-
-
 def predict(
-    request: PredictRequest,
-    comm: Communicator,
-    observer: PredictObserver = PredictObserver(),  # noqa: B008 - without state
+    request: PredictRequest, comm: Communicator, written: Callable[[int, int], None] = lambda done, of: None
 ) -> Predicted:
-    """Score rows, in one pass, and write the scores if the request names a file. **Collective.**"""
+    """Score rows, in one pass, and write the scores if the request names a file; `written` is called on every rank with
+    how many parts of the file are written, and of how many. **Collective.**"""
     (named,) = load_models([request.model], comm)
     loaded, data, reading = named.model, request.data, request.reading
     sums = np.zeros(len(SUMS))
@@ -89,7 +81,7 @@ def predict(
     notes = list[str]()
 
     def parts() -> Iterator[ScoresPart]:
-        for part in scoring.score_in_parts(loaded, data, comm, reading, observer.scored, notes, reasons):
+        for part in scoring.score_in_parts(loaded, data, comm, reading, written, notes, reasons):
             sum_up(part.scores, len(part.ids or ()))
             texts = [] if reasons is None else reasons.take().T.tolist()
             yield part._replace(texts=dict(zip(names, texts, strict=True)))

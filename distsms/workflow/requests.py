@@ -54,10 +54,7 @@ class Split(NamedTuple):
         """Return how rows with groups and times in these columns are split; None if all stay together."""
         if self.shares is None:
             if self.by is not None:
-                raise InputError(
-                    f"{option('split_by')} says what {option('split')} keeps together; give {option('split')}, too",
-                    everywhere=True,
-                )
+                raise InputError(f"{option('split_by')} says what {option('split')} keeps together; give both", True)
             return None
         if self.by is not None:
             require_choice("split_by", self.by, TOGETHER)

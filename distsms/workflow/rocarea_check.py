@@ -118,10 +118,9 @@ def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: st
     if check is None or (contest := check.contest) is None:
         return f"Use the measure rocarea instead, {COMPARE}" if chance and not measure.family.compares_pairs else ""
     if chance and not contest.useful:
-        return (
-            f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "
-            f"{contest.on}. Other columns may help, or standardized ones, or more rows."
-        )
+        area = f"its ROCArea is {contest.theirs['rocarea']:.3f} on {contest.on}"
+        other = "Other columns may help, or standardized ones, or more rows."
+        return f"A quick ROCArea model does not clearly do so either: {area}. {other}"
     better = is_clear(contest.gains["measure"], contest.ours["measure"], contest.theirs["measure"])
     worse = contest.gains["rocarea"].low > 0 and contest.gains["rocarea"].value >= CLEARLY_WORSE
     if not (chance or better or worse):
@@ -145,9 +144,8 @@ def _describe_beta(check: QuickCheck) -> str:
         return ""
     beta = min(rounded_up(check.least_beta, 2), 1.0)
     return (
-        f" Training for pauc@BETA does not end with such a model if BETA is {beta:g} or more: the ROCArea model gives "
-        f"positive rows a higher score, on average, than the {100 * beta:.2g} % of the negative rows with the highest "
-        "scores."
+        f" Training for pauc@BETA does not end with such a model if BETA is {beta:g} or more: the ROCArea model gives"
+        f" positive rows a higher mean score than the highest {100 * beta:.2g} % of the negative rows."
     )
 
 
@@ -329,10 +327,8 @@ class FoldComparison(NamedTuple):
             return ""
         advice = f"Use the measure rocarea with lambda {self.lam:g} instead" if clear else "So they do not help, either"
         interval = f"{self.gain.low:+.3f} to {self.gain.high:+.3f}, with {100 * LEVEL:g} % confidence"
-        return (
-            f"Quick ROCArea models have {display_name(measure)} {self.theirs:.3f} on the same folds instead of "
-            f"{self.ours:.3f} ({interval}). {advice}"
-        )
+        theirs = f"Quick ROCArea models have {display_name(measure)} {self.theirs:.3f} on the same folds"
+        return f"{theirs} instead of {self.ours:.3f} ({interval}). {advice}"
 
 
 def compare_on_folds(

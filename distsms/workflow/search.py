@@ -32,8 +32,8 @@ from distsms.features.attributes import table_attributes
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
-from distsms.features.growing import FeaturesObserver, drawn, stacked, whole
-from distsms.features.rows import RowParts
+from distsms.features.growing import FeaturesObserver, drawn, whole
+from distsms.features.rows import RowParts, stacked
 from distsms.ingest.file_names import expand
 from distsms.ingest.formats.registry import format_of
 from distsms.matrix import local

@@ -90,10 +90,8 @@ def as_data_sets(
                 if not base.is_dir():
                     raise InputError(f"{option('shards', base)}: is not a folder")
                 if (base / part / MANIFEST).exists() and not request.overwrite:
-                    raise InputError(
-                        f"{base / part}: holds a data set already. Train on it (distsms train {base / part}), name "
-                        f"another folder with {option('shards')}, or replace it ({option('overwrite')})"
-                    )
+                    there = f"{base / part}: holds a data set already. Train on it (distsms train {base / part})"
+                    raise InputError(f"{there}, name other {option('shards')}, or replace it ({option('overwrite')})")
             if request.checkpoint is not None and not request.resume:
                 checkpoint.require_none(Path(request.checkpoint))
             if request.output is not None:
@@ -125,10 +123,9 @@ def as_data_sets(
                 raise InputError(f"{whole}: all {training.n} training rows are {label}; two classes are needed")
             test_set = read_manifest(test) if test is not None and is_data_set(test) else held_out
             if test_set is not None and not (test_set.n_pos and test_set.n_neg):
-                raise InputError(
-                    f"{test_set.n_pos} of {test_set.n} test rows are positive, so no model can be judged by them; hold "
-                    f"out more by {option('split')}, or others by {option('split_by')} or {option('seed')}"
-                )
+                more = f"hold out more by {option('split')}, or others by {option('split_by')} or {option('seed')}"
+                few = f"{test_set.n_pos} of {test_set.n} test rows are positive"
+                raise InputError(f"{few}, so no model can be judged by them; {more}")
         named = request.reading.get("positive") is not None
         yield DataSets(
             training,
@@ -151,15 +148,11 @@ def _check(request: TrainRequest, several: bool) -> None:
         shards = option("shards", text="FOLDER")
         raise InputError(f"a run with {option('checkpoint')} is resumed with its shards; give {shards} to keep them")
     if request.overwrite and (request.shards is None or request.resume):
-        raise InputError(
-            f"{option('overwrite')} replaces the shards in the folder of {option('shards')}, which {option('resume')} "
-            f"goes on with: give {option('shards')}, and one of the others"
-        )
+        one = f"give it with {option('shards')}, and without {option('resume')}"
+        raise InputError(f"{option('overwrite')} replaces the shards in the folder of {option('shards')}: {one}")
     if request.memory is not None and request.memory < INTERPRETER:
-        raise InputError(
-            f"{option('memory')} {format_bytes(request.memory)} is too little: Python and its libraries alone take "
-            f"{format_bytes(INTERPRETER)}. Allow more memory"
-        )
+        least = f"Python and its libraries alone take {format_bytes(INTERPRETER)}. Allow more memory"
+        raise InputError(f"{option('memory')} {format_bytes(request.memory)} is too little: {least}")
     shares = request.split.shares
     if shares is not None and request.test is not None:
         raise InputError(f"{option('split')} holds out test rows, and {option('test')} names others: give one of them")

@@ -120,8 +120,8 @@ def train(
         trained = run.on_table()
     elif request.reading or request.split.shares is not None or request.shards or request.overwrite or request.search:
         raise InputError(
-            "label, weight, group, split, shards, overwrite, search and how columns are read are for tables:"
-            " DataFrames, CSV or Parquet; data sets have the weights and groups with which distsms shard made them",
+            "label, weight, group, split, shards, overwrite, search and how columns are read are for tables (DataFrame,"
+            " CSV or Parquet); distsms shard has given data sets theirs",
             everywhere=True,
         )
     else:
@@ -256,10 +256,9 @@ class _Run:
             if isinstance(lam, str) and lam != "auto":
                 raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
             if lam == "auto" and request.features_of is not None:
-                raise InputError(
-                    f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number,"
-                    " or compare lambdas by GridSearchCV, where each fold has features of its own"
-                )
+                why = "would choose on rows whose labels have made the features"
+                remedy = "give a number, or compare lambdas by GridSearchCV, which makes features for each fold"
+                raise InputError(f"{option('lam', 'auto')} {why}; {remedy}")
             self.automatic, self.resumed = lam == "auto", lam_of_checkpoint is not None
             number = DEFAULT_LAMBDA if lam == "auto" else float(lam)
             self.task = _task(request, data, solver, number, self.place, fingerprint)
@@ -442,9 +441,7 @@ def start_vector(begin: Model, data: Manifest | DataBlock, bias: float | None, n
         theirs, ours = (columns.describe() if columns else "no codes" for columns in (begin.coded, coded))
         raise InputError(f"{name}: was trained on {theirs}, and the data have {ours}")
     if begin.p > data.p:
-        raise InputError(
-            f"{name}: has {begin.p} columns, the data {data.p}; a start must have the same features or fewer"
-        )
+        raise InputError(f"{name}: has {begin.p} columns, and the data {data.p}; a start must not have more")
     before, now = begin.normalization.kind, normalization.kind
     if (before == "l2") != (now == "l2"):
         raise InputError(f"{name}: is for rows normalized as {before}, the data are {now}")

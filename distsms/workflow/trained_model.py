@@ -12,7 +12,6 @@ import numpy as np
 from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.wording import Message, marked, option
-from distsms.losses.base import WIDE
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.metrics.summary import summary_measures
 from distsms.models import model
@@ -34,11 +33,6 @@ FEW_REACH = 0.02
 """If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""
 FACTOR = 1.2
 """A mean probability that differs from the share of positive rows by more than this factor gets a warning."""
-
-
-def was_too_wide(result: Result) -> bool:
-    """Return whether the interval of J by bins was wider than it should be in some evaluations."""
-    return WIDE in (result.ways or {})
 
 
 @dataclass(frozen=True)
@@ -159,9 +153,8 @@ class TrainedModel:
         smaller, leaves = ("", ", with which the search tries no leaves") if searched else ("a smaller lambda, or ", "")
         return Message(
             f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is "
-            f"{100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight "
-            f"of the constant feature. Take {smaller}{option('bias', 10.0 * (self.task.bias or 1.0))}, or "
-            f"fit probabilities on held-out rows by {option('calibrate', 'sigmoid')}{leaves}."
+            f"{100 * mean:.3g} %, and {100 * share:.3g} % {of}. Lambda also holds back the constant feature: take "
+            f"{smaller}{option('bias', 10.0 * (self.task.bias or 1.0))}, or {option('calibrate', 'sigmoid')}{leaves}."
         )
 
     def findings(self) -> dict[str, Any]:
@@ -235,7 +228,7 @@ class TrainedModel:
             self.threshold,
             scores.measures,
             scores.data,
-            comm.bcast(provenance() if comm.is_root else None),
+            comm.of_root(provenance),
         )
         further = {
             "row_sample": scores.sample,

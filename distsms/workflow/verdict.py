@@ -99,8 +99,7 @@ class AreaOnTest(NamedTuple):
         few = "groups with both classes" if self.measure.within_groups else fewer
         return (
             f"The test rows have too few {few} ({min(least, self.effective):.4g}) to tell whether this model ranks "
-            f"better than chance: their {self.name} is {self.area.value:.3f}, and chance is 0.5. Test it on more rows "
-            "before you use it."
+            f"better than chance (0.5): their {self.name} is {self.area.value:.3f}. Test it on more rows first."
         )
 
 
@@ -173,8 +172,7 @@ def describe_leaks(leaks: Mapping[str, float]) -> str:
     begin = f"Column {names} alone ranks" if len(leaks) == 1 else f"Each of the columns {names} alone ranks"
     return Message(
         f"{begin} the training rows almost perfectly (ROCArea {max(leaks.values()):.4f}). Is that known before the "
-        "outcome is? If not, the model is of no use on new rows; train without it: "
-        f"{option('drop', list(leaks))}"
+        f"outcome is? If not, the model is of no use on new rows; train without it: {option('drop', list(leaks))}"
     )
 
 
@@ -213,10 +211,8 @@ def describe_test(
     """
     area, before, name = test.area.value, training[test.measure.name], test.name
     if area > PERFECT and check_perfect and test.enough:
-        return (
-            f"{name} on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
-            "known before the outcome is, and that test rows are no copies of training rows."
-        )
+        check = "that every column is known before the outcome is, and that test rows are no copies of training rows"
+        return f"{name} on the test rows is {area:.4f}, which real data hardly ever allow. Check {check}."
     n_pos, n_neg = data["n_pos"], data["n_neg"]
     if weights := data.get("weights"):
         n_pos, n_neg = weights["effective_positive"], weights["effective_negative"]
@@ -224,10 +220,8 @@ def describe_test(
     unclear, half = test.why_unknown(), (test.area.high - test.area.low) / 2
     if not before - area > max(CLEAR, math.hypot(ERRORS * error, half)):
         return unclear
-    clear = (
-        f"{name} is {before:.3f} on the training rows ({data['n_pos']} positive), but {area:.3f} on the test rows "
-        f"({test.n_pos} positive)"
-    )
+    on_test = f"{area:.3f} on the test rows ({test.n_pos} positive)"
+    clear = f"{name} is {before:.3f} on the training rows ({data['n_pos']} positive), but {on_test}"
     other_rows = "the test rows are of another kind, or the split is unlucky"
     if folds is None or folds.measure not in training:
         clear += f". The model may have learned its training rows by heart, or {other_rows}: the held-out folds of"
@@ -277,10 +271,8 @@ def describe_chance(
         rounding = result.status is Status.ROUNDING
         cause = f"The run ended without a proof: {f'rounding errors, {result.detail}' if rounding else more}."
     elif measure.k not in (None, n_pos):
-        cause = (
-            f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
-            "number to all scores, which changes nothing in their order."
-        )
+        effect = "adding the same number to all scores can lower the risk, and changes nothing in their order"
+        cause = f"K differs from the number of positive rows, {n_pos}. Then {effect}."
     elif settings.l1 >= result.l1_limit:
         cause = f"l1 is too large: all coefficients are 0 from l1 = {result.l1_limit:.3g} on; take a smaller one."
     elif settings.l1 and (measure.family.smooth_by_itself or measure.family.compares_pairs):
@@ -315,8 +307,7 @@ def describe_constant(measure: Measure, l1: float, constant: float | None, bias:
     use = "probabilities" if measure.family.log_loss else "labels"
     return Message(
         f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {use} may be wrong. "
-        "Give the constant feature a larger value, which makes its penalty smaller "
-        f"({option('bias', 10.0 * constant)}), or take a smaller l1."
+        f"Give the constant feature a larger value ({option('bias', 10.0 * constant)}), or take a smaller l1."
     )
 
 

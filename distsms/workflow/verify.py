@@ -139,7 +139,7 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
         if bound > J + SAME:
             problems.append("the lower bound is above J, which cannot be: please report this")
     if isinstance(request.data, str | os.PathLike) and is_data_set(request.data):
-        problems += comm.bcast(verify_files(request.data) if comm.is_root else None)
+        problems += comm.of_root(lambda: verify_files(request.data))
         notes.append("the checksums of model and shards were compared with their contents")
     path = None if proof is None else proof.path
     return Verified(named.name, name, path, J, written["J"], measures, bound, problems=problems, notes=notes)

@@ -166,4 +166,4 @@ def test_a_single_process_says_that_nobody_can_survive_it(weighted, tmp_path, ca
     run(*words)
     assert "survive" not in capsys.readouterr().out
     run(*words, "--survive")
-    assert "a single process has no others that could go on" in " ".join(capsys.readouterr().out.split())
+    assert "a single process has no others to go on" in " ".join(capsys.readouterr().out.split())

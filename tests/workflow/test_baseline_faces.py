@@ -184,7 +184,7 @@ def test_the_warnings_of_a_baseline(tmp_path, capsys):
         ({"methods": ["tree"]}, "there is no method 'tree'"),
         ({"measure": "f1"}, "cannot train for f1"),
         ({"select": "f1"}, "depends on a threshold"),
-        ({"folds": 0}, "at least 2 folds; give folds 2 or more"),
+        ({"folds": 0}, "a baseline needs at least 2 folds"),
         ({"folds": 1}, "at least 2 folds"),
         ({"lambdas": [0.1, 0.0]}, "lambdas above 0"),
         ({"methods": ["trees"], "trees": False}, "no method is left"),

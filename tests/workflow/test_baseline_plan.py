@@ -114,7 +114,7 @@ def test_what_was_tried_beyond_the_grid_does_not_count_in_a_thorough_comparison(
     store: Any = SimpleNamespace(fits=lambda: [inside, beyond, of_trees])
     for thorough, counted in ((True, [inside, of_trees]), (False, [inside, beyond, of_trees])):
         request, problem = SimpleNamespace(thorough=thorough), SimpleNamespace(lambdas=LAMBDAS)
-        plan: Any = BaselinePlan(request, None, problem, ["svm"], [], {}, None, True, 0, store)
+        plan: Any = BaselinePlan(request, None, problem, ["svm"], [], {}, None, True, store)
         assert plan.counted_fits() == counted
 
 

@@ -68,4 +68,4 @@ def test_splits_by_what_belongs_together(visits):
     train, test = (json.loads((visits / "parts" / name / "manifest.json").read_text()) for name in ("train", "test"))
     assert train["group"]["groups"] + test["group"]["groups"] == 120 and train["split"]["by"] == "groups"
     assert out.count("user: ") == 2
-    assert "give --split, too" in run(*words, "--split-by", "time", "--overwrite", code=1)
+    assert "keeps together; give both" in run(*words, "--split-by", "time", "--overwrite", code=1)

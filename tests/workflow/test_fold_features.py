@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,7 +131,7 @@ def test_data_sets_are_kept_until_they_are_of_something_else(comm, shared_dir):
     assert feature_map.load(mended.manifest(2)).forest is not None
     assert not comm.is_root or again.seconds(1) == made.seconds(1) > 0
     comm.barrier()
-    other = FoldFeatures(manifest, TREES._replace(seed=1), folder, PROBLEM, comm)
+    other = FoldFeatures(manifest, replace(TREES, seed=1), folder, PROBLEM, comm)
     assert other.manifest(1).coded.features != made.manifest(1).coded.features
     other.manifest(0)
     comm.barrier()
@@ -191,6 +192,6 @@ def test_a_warning_where_trees_have_seen_the_folds(tmp_path):
     assert labels_warning(manifest) == ""
     assert labels_warning(build(tmp_path / "d", tmp_path / "bins", ALONE, FeatureOptions(3))) == ""
     screened = labels_warning(build(tmp_path / "d", tmp_path / "top", ALONE, FeatureOptions(3, "top:2")))
-    assert screened.startswith("the crosses") and "--features bins=3,crosses=top:2:" in screened
+    assert screened.startswith("the crosses") and "--features bins=3,crosses=top:2," in screened
     assert "--features trees=4" in labels_warning(build(tmp_path / "d", tmp_path / "leaves", ALONE, TREES))
     assert feature_map.load(read_manifest(tmp_path / "leaves")).forest.n_trees == 4

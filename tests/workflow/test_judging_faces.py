@@ -247,7 +247,7 @@ def test_bad_input_is_refused_alike(rows, table, of_table, tmp_path, capsys):
         lambda: distsms.evaluate(model, tmp_path / "d", weight=weights),
         lambda: distsms.contributions(model, X, weight="w"),
     ):
-        with pytest.raises(InputError, match="names of columns for tables and files, and arrays for rows in memory"):
+        with pytest.raises(InputError, match="weight and group are names of columns for tables"):
             call()
     with pytest.raises(InputError, match="evaluate: there is no option 'sed'; did you mean seed"):
         distsms.evaluate(model, (X, y), sed=1)
