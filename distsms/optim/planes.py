@@ -331,7 +331,9 @@ class Planes:
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
     def _search_weight(self, proximal: Callable[[float, Floats], tuple[Floats, bool]]) -> tuple[Floats, bool]:
-        """Set `_proximity` to a large weight at which the model is low enough; return the mixture, and if it is."""
+        """Set `_proximity` to a large weight u at which the model is low enough; return the mixture, and if it is.
+        `proximal` returns, for u and a mixture to begin with, the mixture and whether the model is low enough.
+        """
         lam = self.regularizer.lam
         # 1) Reduce the weight until the model is low enough.
         alpha, low = proximal(self._proximity, self._alpha[: self._count])
