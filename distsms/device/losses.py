@@ -14,7 +14,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.device import loss_kernels as kernel
 from distsms.device.runtime import DeviceVector, folded, tiles_of, zeros
-from distsms.losses.base import Loss, LossValue
+from distsms.losses.base import SORTED, Loss, LossValue
 from distsms.losses.binned import Grid, RocAreaBins
 from distsms.losses.logistic import Logistic, LogisticBalanced
 from distsms.losses.pauc import PaucBins
@@ -59,8 +59,8 @@ class DeviceRocArea(OnDevice, RocAreaBins):
 
     may_be_apart = False  # the device counts rows faster than the processor passes over them
 
-    def _sorted(self, scores: Any, nu: float) -> LossValue:
-        value = super()._sorted(np.asarray(scores), nu)
+    def _sorted(self, scores: Any, nu: float, way: str = SORTED) -> LossValue:
+        value = super()._sorted(np.asarray(scores), nu, way)
         scores[:] = value.coefficients
         return value._replace(coefficients=scores)
 

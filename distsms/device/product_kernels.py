@@ -131,7 +131,7 @@ def add_limbs(low, high, slot, bits, number):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def empty_limbs(low, high, bits, hot, start, totals):  # type: ignore[no-untyped-def]
-    """Add the limbs of each slot to totals[start + hot[slot]], and set them to 0, when all threads have added to them."""
+    """Add the limbs of each slot, once no thread adds to them, to totals[start + hot[slot]], and set them to 0."""
     cuda.syncthreads()
     for slot in range(cuda.threadIdx.x, hot.shape[0], cuda.blockDim.x):
         upper = (np.int64(high[slot]) << bits) + np.int64(low[HOT + slot])
