@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numba import cuda, float64
 
-from distsms.device.runtime import LANES, SIMULATED, TILE, fold, keep
+from distsms.device.runtime import LANES, SIMULATED, TILE, keep
 
 BELOW = 2.0**30
 """The units of the lower word of a weight in one of the upper word; so many rows may be added up."""
@@ -45,8 +45,7 @@ def extremes(scores, kinds, parts):  # type: ignore[no-untyped-def]
                     low_neg, high_neg = max(low_neg, -s), max(high_neg, s)
             lanes[0, lane], lanes[1, lane], lanes[2, lane], lanes[3, lane] = low_pos, high_pos, low_neg, high_neg
             lanes[4, lane] = bad
-        fold(lanes, 5, 5)
-        keep(lanes, 5, parts, tile)
+        keep(lanes, 5, 5, parts, tile)
 
 
 @cuda.jit(device=True)
@@ -95,8 +94,7 @@ def count(scores, kinds, weights, low, high, scale, bits, top, fine, weight_scal
                     add_words(totals, 0, place, a, weight_scale)
                     add_words(totals, 2, place, a * (float(offset) / float(np.int64(1) << bits)), weight_scale)
             lanes[0, lane], lanes[1, lane] = below, above
-        fold(lanes, 0, 2)
-        keep(lanes, 2, parts, tile)
+        keep(lanes, 0, 2, parts, tile)
 
 
 @cuda.jit
@@ -124,8 +122,7 @@ def logistic(scores, kinds, weights, of_pos, of_neg, out, parts):  # type: ignor
                 d += a * (log1p + abs(margin) * small)
                 out[i] = -a * kind * (small if margin > 0.0 else 1.0 - small)
             lanes[0, lane], lanes[1, lane] = R, d
-        fold(lanes, 0, 2)
-        keep(lanes, 2, parts, tile)
+        keep(lanes, 0, 2, parts, tile)
 
 
 @cuda.jit(device=True)
@@ -157,8 +154,7 @@ def ends_of_places(scores, kinds, added, low, high, quarter, bucket, parts):  # 
                     if low <= place <= high and (bucket < 0 or bucket_of(place, low, high, quarter) == bucket):
                         least, most = max(least, -place), max(most, place)
             lanes[0, lane], lanes[1, lane], lanes[2, lane] = least, most, bad
-        fold(lanes, 3, 3)
-        keep(lanes, 3, parts, tile)
+        keep(lanes, 3, 3, parts, tile)
 
 
 @cuda.jit
@@ -212,8 +208,7 @@ def balance(scores, kinds, weights, added, tau0, delta, nu, width, parts):  # ty
                     lanes[6, lane] += a
                 lanes[7, lane] += a * beta * (t - 0.5 * nu * beta)
                 lanes[8, lane] += a * max(u, 0.0)
-        fold(lanes, 0, 9)
-        keep(lanes, 9, parts, tile)
+        keep(lanes, 0, 9, parts, tile)
 
 
 @cuda.jit

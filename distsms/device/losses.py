@@ -14,7 +14,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.device import loss_kernels as kernel
 from distsms.device.runtime import DeviceVector, folded, tiles_of, zeros
-from distsms.losses.base import Loss, LossValue
+from distsms.losses.base import SORTED, Loss, LossValue
 from distsms.losses.binned import Grid, RocAreaBins
 from distsms.losses.logistic import Logistic, LogisticBalanced
 from distsms.losses.pauc import PaucBins
@@ -59,8 +59,8 @@ class DeviceRocArea(OnDevice, RocAreaBins):
 
     may_be_apart = False  # the device counts rows faster than the processor passes over them
 
-    def _sorted(self, scores: Any, nu: float) -> LossValue:
-        value = super()._sorted(np.asarray(scores), nu)
+    def _sorted(self, scores: Any, nu: float, way: str = SORTED) -> LossValue:
+        value = super()._sorted(np.asarray(scores), nu, way)
         scores[:] = value.coefficients
         return value._replace(coefficients=scores)
 
@@ -71,17 +71,15 @@ class DeviceRocArea(OnDevice, RocAreaBins):
         return np.full(4, math.inf) if ends[4] > 0 else ends[:4]
 
     def _count_rows(self, scores: Any, grid: Grid, totals: NDArray[Any]) -> tuple[float, float]:
-        scores, rows = _vector(scores), self.rows
+        scores, (kinds, weights, unit) = _vector(scores), self.rows
         words, parts = zeros(2 if self.weights is None else 4, totals.shape[1]), _tiles(scores, 2)
-        low, high = grid.low, grid.high
-        scale, cells = grid.scale, cuda.to_device(grid.fine)
-        kinds, weights, unit = rows
+        low, high, scale, cells = grid.low, grid.high, grid.scale, cuda.to_device(grid.fine)
         scores.start(kernel.count, kinds, weights, low, high, scale, grid.bits, grid.top, cells, unit, words, parts)
         counted = words.copy_to_host()
         if self.weights is None:
             totals[:] = counted
         else:
-            of_words = (counted[::2] + counted[1::2] / kernel.BELOW) / rows.weight_scale
+            of_words = (counted[::2] + counted[1::2] / kernel.BELOW) / unit
             totals[:] = of_words[0], of_words[1] * 2.0**grid.bits
         below, above = folded(parts).tolist()
         return below, above
@@ -143,11 +141,10 @@ class PlaceSearch:
 
     def _count(self, scores: DeviceVector, added: float, low: float, high: float, quarter: float) -> Floats:
         """Return the weight of the rows of all ranks in each bucket. **Collective.**"""
-        rows, totals = self._rows, zeros(2, kernel.BUCKETS)
-        kinds, weights, weight_scale = rows
+        totals, (kinds, weights, weight_scale) = zeros(2, kernel.BUCKETS), self._rows
         scores.start(kernel.count_places, kinds, weights, added, low, high, quarter, weight_scale, totals)
         counts, rest = totals.copy_to_host().astype(np.float64)
-        return self._comm.sum(counts if rows.weights.size == 0 else (counts + rest / kernel.BELOW) / rows.weight_scale)
+        return self._comm.sum(counts if weights.size == 0 else (counts + rest / kernel.BELOW) / weight_scale)
 
 
 class DevicePrbep(OnDevice, PrbepExchange):
@@ -165,9 +162,8 @@ class DevicePrbep(OnDevice, PrbepExchange):
         return folded(parts)
 
     def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
-        rows, added = self.rows, self.shift
-        width, both = nu or LEAST, cuda.to_device(corrections)
-        scores.start(kernel.balanced, rows.kinds, rows.weights, added, tau0, delta, nu, width, both, out.array)
+        rows, width, both = self.rows, nu or LEAST, cuda.to_device(corrections)
+        scores.start(kernel.balanced, rows.kinds, rows.weights, self.shift, tau0, delta, nu, width, both, out.array)
 
 
 LOSSES: dict[str, Any] = {

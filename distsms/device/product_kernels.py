@@ -130,13 +130,17 @@ def add_limbs(low, high, slot, bits, number):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True)
-def take_limbs(low, high, slot, bits):  # type: ignore[no-untyped-def]
-    """Return the sum in a slot, which is 0 then."""
-    upper = (np.int64(high[slot]) << bits) + np.int64(low[HOT + slot])
-    total = (upper << bits) + np.int64(low[slot])
-    low[slot] = low[HOT + slot] = np.uint32(0)
-    high[slot] = np.int32(0)
-    return total
+def empty_limbs(low, high, bits, hot, start, totals):  # type: ignore[no-untyped-def]
+    """Add the limbs of each slot, once no thread adds to them, to totals[start + hot[slot]], and set them to 0."""
+    cuda.syncthreads()
+    for slot in range(cuda.threadIdx.x, hot.shape[0], cuda.blockDim.x):
+        upper = (np.int64(high[slot]) << bits) + np.int64(low[HOT + slot])
+        total = (upper << bits) + np.int64(low[slot])
+        if total != 0:
+            cuda.atomic.add(totals, start + np.int64(hot[slot]), total)
+        low[slot] = low[HOT + slot] = np.uint32(0)
+        high[slot] = np.int32(0)
+    cuda.syncthreads()
 
 
 @cuda.jit
@@ -161,13 +165,8 @@ def add_codes(tiles, codes, offsets, slots, hot, c, factors, unit, bits, totals)
                         add_limbs(low, high, slot, bits, number)
                     else:
                         cuda.atomic.add(totals, start + code, number)
-        cuda.syncthreads()
         # 2) What the limbs have, before they overflow.
-        for slot in range(cuda.threadIdx.x, min(size, HOT), cuda.blockDim.x):
-            total = take_limbs(low, high, slot, bits)
-            if total != 0:
-                cuda.atomic.add(totals, start + (slot if few else np.int64(hot[b, slot])), total)
-        cuda.syncthreads()
+        empty_limbs(low, high, bits, hot[b, : min(size, HOT)], start, totals)
 
 
 @cuda.jit
@@ -192,10 +191,5 @@ def add_sparse(tiles, columns, values, begins, lengths, slots, hot, c, factors, 
                         add_limbs(low, high, slot, bits, number)
                     else:
                         cuda.atomic.add(totals, j, number)
-        cuda.syncthreads()
         # 2) What the limbs have, before they overflow.
-        for slot in range(cuda.threadIdx.x, hot.shape[1], cuda.blockDim.x):
-            total = take_limbs(low, high, slot, bits)
-            if total != 0:
-                cuda.atomic.add(totals, np.int64(hot[0, slot]), total)
-        cuda.syncthreads()
+        empty_limbs(low, high, bits, hot[0], 0, totals)

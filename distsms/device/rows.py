@@ -249,9 +249,8 @@ class CodedGroup(Group):
         self._offsets, self._values = cuda.to_device(code_map.offsets), cuda.to_device(code_map.factors)
         slots, hot = np.full(self.p, -1, np.int16), np.zeros((code_map.n_codes, kernel.HOT), np.uint32)
         for b, (start, size) in enumerate(zip(code_map.offsets, code_map.sizes, strict=False)):
-            if size > kernel.HOT:
-                frequent = _most_frequent(self._sample(b), size)
-                slots[start + frequent], hot[b, : len(frequent)] = np.arange(len(frequent)), frequent
+            frequent = _most_frequent(self._sample(b), size) if size > kernel.HOT else np.arange(size)
+            slots[start + frequent], hot[b, : len(frequent)] = np.arange(len(frequent)), frequent
         self._slots, self._hot = cuda.to_device(slots), cuda.to_device(hot)
         if np.any(code_map.factors != 1):
             of_codes = np.repeat(code_map.factors, code_map.sizes)

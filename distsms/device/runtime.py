@@ -152,8 +152,9 @@ def fold(lanes, maxima, count):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True)
-def keep(lanes, count, parts, tile):  # type: ignore[no-untyped-def]
-    """Write what `fold` has left to the row of a tile, and let the block go on to its next tile."""
+def keep(lanes, maxima, count, parts, tile):  # type: ignore[no-untyped-def]
+    """Write what `fold` makes of lanes to the row of a tile, and let the block go on to its next tile."""
+    fold(lanes, maxima, count)
     if cuda.threadIdx.x == 0:
         for k in range(count):
             parts[tile, k] = lanes[k, 0]
@@ -201,8 +202,7 @@ def sizes(c, parts):  # type: ignore[no-untyped-def]
                 absolute += abs(c[i])
                 total += c[i]
             lanes[0, lane], lanes[1, lane], lanes[2, lane] = most, absolute, total
-        fold(lanes, 1, 3)
-        keep(lanes, 3, parts, tile)
+        keep(lanes, 1, 3, parts, tile)
 
 
 def open_device(comm: Communicator) -> str:

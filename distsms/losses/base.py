@@ -214,15 +214,16 @@ class Loss(ABC):
         """Return nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4)."""
         return c_mu * epsilon / cls.kappa
 
-    sent, steps_of_row, held_of_row = 0.0, 0.0, 0.0
-    """For `cost`: the bytes of an evaluation's messages, and its steps and bytes in memory for each row of a rank."""
+    sent, steps_of_row, held_of_row, held = 0.0, 0.0, 0.0, 0.0
+    """For `cost`: the bytes of an evaluation's messages, its steps and its bytes in memory for each row of a rank, and
+    its bytes besides."""
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
         """Return the cost of an evaluation on the busiest of `size` ranks; by default of passes over local rows."""
         n_local = (n_pos + n_neg) / size
         sent = 0.0 if size == 1 else cls.sent
-        return Cost(sent, cls.steps_of_row * n_local, held_by_each=cls.held_of_row * n_local)
+        return Cost(sent, cls.steps_of_row * n_local, held_by_each=cls.held_of_row * n_local + cls.held)
 
 
 def ramp(t: Any, nu: float) -> Any:

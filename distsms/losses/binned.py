@@ -182,15 +182,13 @@ class RocAreaBins(RocAreaRisk):
         return self._sortable and OF_LOADING + product + exact <= part
 
     def exact_risk(self, scores: Floats) -> float:
-        self.ways[EXACT] += 1
-        return self._sorted(np.array(scores, np.float64), 0.0).R
+        return self._sorted(np.array(scores, np.float64), 0.0, EXACT).R
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         return self.evaluate_in_place(np.array(scores, np.float64), nu)
 
     def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
         if self._are_apart(scores):
-            self.ways[SORTED] += 1
             return self._sorted(scores, nu)
         # 1) The range of the cells.
         extremes = self.comm.maximum(self._ends(scores)) * [-1.0, 1.0, -1.0, 1.0] - [1.0, 1.0, 0.0, 0.0]
@@ -223,7 +221,6 @@ class RocAreaBins(RocAreaRisk):
         way = FROM_CELLS if grid.fine is UNDIVIDED else DIVIDED
         if width > enough or not math.isfinite(R):
             if self._sortable:
-                self.ways[SORTED] += 1
                 return self._sorted(scores, nu)
             way = WIDE
         self.ways[way] += 1
@@ -234,8 +231,9 @@ class RocAreaBins(RocAreaRisk):
         R += width - rounding
         return LossValue(R, solved.R_mu / m if nu > 0 else R, solved.beta / m, scores, width)
 
-    def _sorted(self, scores: Floats, nu: float) -> LossValue:
+    def _sorted(self, scores: Floats, nu: float, way: str = SORTED) -> LossValue:
         """Evaluate the loss by sorting the rows, perhaps in place of the scores. **Collective.**"""
+        self.ways[way] += 1
         value: LossValue = self._exact().evaluate_in_place(scores, nu)
         return value
 

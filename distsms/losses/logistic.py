@@ -17,7 +17,7 @@ from distsms.base import measures
 from distsms.base.communicator import Communicator
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats, Labels
-from distsms.losses.base import Cost, Loss, LossValue
+from distsms.losses.base import Loss, LossValue
 
 BLOCK = 4096
 """The number of rows that are computed at a time, so that intermediate results stay in the processor's cache."""
@@ -29,6 +29,7 @@ class Logistic(Loss):
     family = measures.LOGISTIC
     R_at_zero = math.log(2.0)  # every row has the probability 1/2
     kappa = 0.0  # there is no smoothing
+    sent, steps_of_row, held_of_row, held = 32.0, 10.0, 9.0, 16.0 * BLOCK
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -38,11 +39,6 @@ class Logistic(Loss):
     def class_factors(self) -> tuple[float, float]:
         """Return the factors of the weights of positive and of negative rows that give a_i."""
         return (0.5 / self.A_pos, 0.5 / self.A_neg) if self.family.balanced else (1.0 / self.A, 1.0 / self.A)
-
-    @classmethod
-    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        n_local = (n_pos + n_neg) / size
-        return Cost(0.0 if size == 1 else 32.0, 10.0 * n_local, held_by_each=9.0 * n_local + 16.0 * BLOCK)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         sums, coefficients, both = np.zeros(2), np.empty(len(scores)), np.empty((2, BLOCK))

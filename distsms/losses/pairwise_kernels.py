@@ -37,7 +37,9 @@ ENTER, ENTER_T, LEAVE, LEAVE_T, PASS = BETA, WINDOW, HUBER, HINGE, BELOW
 
 
 class Table(NamedTuple):
-    """The edges of the d different values of q, one where a value is, and one at its end; each fills a cache line."""
+    """The edges of the d different values of q in increasing order, one where a value is, and one at its end. Arrays
+    may be longer. A point reads and changes one edge at an unpredictable place, so an edge fills a cache line.
+    """
 
     value: Floats  # (d + 2,): -inf, the d values, inf; so value i is value[i + 1]
     end: Floats  # (d + 1,): of each value

@@ -103,7 +103,9 @@ class RocAreaWithinGroups(RocAreaRisk):
 
 @njit(error_model="numpy")
 def _add_groups(scores, rows, edges, scale, weights, nu, out):  # type: ignore[no-untyped-def]
-    """Add up R, R_mu and d of whole groups, and set out[row], 0 before; scale (groups,) is omega_g / m_g."""
+    """Add up R, R_mu and d of whole groups (see `WholeGroups`), and set out[row], 0 before, to their coefficients;
+    scale (groups,) is omega_g / m_g. Sorted rows are left in the order of scores, which makes the next sort faster.
+    """
     longest = 0
     for part in range(len(edges) - 1):
         longest = max(longest, edges[part + 1] - edges[part])

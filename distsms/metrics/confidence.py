@@ -182,9 +182,10 @@ def mean_interval(estimate: MeanEstimate, level: float, method: str, why: str, w
     return Interval(estimate.value, error, *ends, method, why, of=estimate.of)
 
 
-def rocarea_interval(estimate: MeanEstimate, level: float) -> Interval:
-    """Return the interval of ROCArea, from `rocarea_estimate`. Local."""
-    return mean_interval(estimate, level, "DeLong, beta", "" if min(estimate.counts) else "a class is missing")
+def rocarea_interval(estimate: MeanEstimate, level: float, method: str = "DeLong, beta") -> Interval:
+    """Return the interval of ROCArea, or another measure of both classes, from its estimate. Local."""
+    lacks_class = math.isnan(estimate.value) or not min(estimate.counts)
+    return mean_interval(estimate, level, method, "a class is missing" * lacks_class)
 
 
 def rocarea_difference_interval(estimate: MeanEstimate, level: float, method: str = "DeLong, paired") -> Interval:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from distsms.base.measures import PRECISION_AT_K, Measure
 from distsms.base.scored import Scored
-from distsms.metrics import confidence
+from distsms.base.typing import Floats
 from distsms.metrics.bootstrap import Draws, top_k_replicates
-from distsms.metrics.confidence import LEVEL, Interval
+from distsms.metrics.confidence import LEVEL, Interval, too_few
 from distsms.metrics.ranking import measure_value
 from distsms.metrics.row_weights import effective_sizes, masses
 from distsms.metrics.sampled import sampled
@@ -45,33 +45,23 @@ def difference(measure: Measure, judged: JudgedRows) -> Interval:
         return first.less(other).interval(LEVEL)
     values = [measure_value(measure, of_model, at) for of_model, at in zip(both, judged.thresholds, strict=True)]
     value = (values[0] - values[1]) * (-1 if measure.family.smaller_is_better else 1)
-    counts = effective_sizes(scored)
+    counts, method = effective_sizes(scored), "bootstrap, paired"
     if scored.weights is not None and measure.family.has_threshold:
-        return _weighted_interval(measure, value, judged, counts)
-    if measure.k:
-        which = 0 if measure.family == PRECISION_AT_K else 1
-        drawn = [top_k_replicates(of_model, draws, measure.k)[which] for of_model in both]
-    elif measure.max_fpr is not None:
-        drawn = [sampled(measure.name, of_model, draws).replicates for of_model in both]
+        method, error = "influence functions, paired", _weighted_error(measure, value, judged, sum(counts))
+        half = float(scipy.special.stdtrit(max(min(counts) - 1, 1), 0.5 + LEVEL / 2)) * error
+        low, high = value - half, value + half
     else:
-        drawn = _replicates(measure, judged)
-    replicates = np.asarray(drawn[0] - drawn[1], float)
-    replicates = replicates[np.isfinite(replicates)] if np.isfinite(replicates).any() else np.array([math.nan])
-    low, high = np.quantile(replicates, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)).tolist()
-    return _interval("bootstrap, paired", value, float(np.std(replicates)), low, high, counts=counts)
-
-
-def _interval(
-    method: str, value: float, error: float, low: float, high: float, *, counts: tuple[float, float]
-) -> Interval:
-    """Return an interval; with too few rows, the reason instead of limits."""
-    if why := confidence.too_few(counts):
+        replicates = _replicates(measure, judged, draws)
+        replicates = replicates[np.isfinite(replicates)] if np.isfinite(replicates).any() else np.array([math.nan])
+        error = float(np.std(replicates))
+        low, high = np.quantile(replicates, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)).tolist()
+    if why := too_few(counts):
         low = high = math.nan
     return Interval(value, error, low, high, method, why)
 
 
-def _weighted_interval(measure: Measure, value: float, judged: JudgedRows, counts: tuple[float, float]) -> Interval:
-    """Return the interval of a difference of error rates or F-beta, from the influence of each row. **Collective.**"""
+def _weighted_error(measure: Measure, value: float, judged: JudgedRows, n: float) -> float:
+    """Return the standard error of a difference of error rates or F-beta, from each row's influence. **Collective.**"""
     scored, weights, comm = judged.scored[0], judged.scored[0].mass, judged.scored[0].comm
     positive, total = scored.labels > 0, float(comm.sum(np.array([np.sum(weights)]))[0])
     of_both = []
@@ -87,14 +77,18 @@ def _weighted_interval(measure: Measure, value: float, judged: JudgedRows, count
     less = of_both[0] - of_both[1]
     if measure.beta is None:
         less -= value / total
-    n = sum(counts)
-    error = math.sqrt(comm.sum(np.array([np.sum((weights * less) ** 2)]))[0] * n / max(n - 1, 1))
-    half = float(scipy.special.stdtrit(max(min(counts) - 1, 1), 0.5 + LEVEL / 2)) * error
-    return _interval("influence functions, paired", value, error, value - half, value + half, counts=counts)
+    return math.sqrt(comm.sum(np.array([np.sum((weights * less) ** 2)]))[0] * n / max(n - 1, 1))
 
 
-def _replicates(measure: Measure, judged: JudgedRows) -> list[Any]:
-    """Return replicates of how good each model is at error rate or F-beta. **Collective.**"""
+def _replicates(measure: Measure, judged: JudgedRows, draws: Draws) -> Floats:
+    """Return replicates (replicates,) of how much better the first model is. **Collective.**"""
+    if measure.k:
+        which = 0 if measure.family == PRECISION_AT_K else 1
+        at_k = [top_k_replicates(of_model, draws, measure.k)[which] for of_model in judged.scored]
+        return at_k[0] - at_k[1]
+    if measure.max_fpr is not None:
+        first, other = (sampled(measure.name, of_model, draws) for of_model in judged.scored)
+        return first.less(other).replicates
     scored, called = judged.scored[0], judged.called()
     cells = scored.comm.sum(np.bincount(4 * (scored.labels > 0) + 2 * called[0] + called[1], minlength=8))
     drawn: Any = np.random.default_rng(0).poisson(cells, (REPLICATES, 8))  # of cells, the same on every rank
@@ -107,4 +101,4 @@ def _replicates(measure: Measure, judged: JudgedRows) -> list[Any]:
             else:
                 weight = measure.beta**2
                 values.append((1 + weight) * tp / (tp + fp + weight * n_pos))
-    return values
+    return np.asarray(values[0] - values[1], float)

@@ -185,18 +185,14 @@ def point_intervals(point: OperatingPoint, level: float, scored: Scored) -> dict
     called, (positive, negative) = scored.scores >= point.threshold, scored.classes
     reached = table.tp if weights is None else weighted_mean(1.0 * called, called & positive, weights, comm)[2]
     of_rows = {"precision": (positive, called), "recall": (called, positive), "fpr": (called, negative)}
-    for name, part, whole in (
-        ("precision", table.tp, table.tp + table.fp),
-        ("recall", table.tp, table.tp + table.fn),
-        ("fpr", table.fp, table.fp + table.tn),
-    ):
+    masses = (table.tp, table.tp + table.fp), (table.tp, table.tp + table.fn), (table.fp, table.fp + table.tn)
+    for (name, (values, rows)), (part, whole) in zip(of_rows.items(), masses, strict=True):
         value = part / whole if whole else math.nan
         why = "" if whole else "there is no such row"
         if not why and name != "fpr" and reached < FEWEST_TRUE:
             why = f"fewer than {FEWEST_TRUE} positive rows reach the threshold"
         estimate = MeanEstimate(value, (part * (1 - value),), (whole, 0))
         if weights is not None:
-            values, rows = of_rows[name]
             _, squares, size = weighted_mean(1.0 * values, rows, weights, comm)
             estimate = MeanEstimate(value, (squares,), (size, 0))
         intervals[name] = mean_interval(estimate, level, "binomial", why, worst=1.0)

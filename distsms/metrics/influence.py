@@ -13,8 +13,7 @@ import numpy as np
 from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
-from distsms.metrics import confidence
-from distsms.metrics.confidence import Interval, MeanEstimate
+from distsms.metrics.confidence import MeanEstimate
 from distsms.metrics.operating_points import ALPHA, bedroc
 from distsms.metrics.ranking import mean_precision
 from distsms.metrics.row_weights import effective_sizes
@@ -88,12 +87,6 @@ def influence_estimate(influences: Influences, scored: Scored) -> MeanEstimate:
     sums = scored.comm.sum(np.array([np.sum(each[rows]) for rows in scored.classes])).tolist()
     squares = tuple(size * size * total for size, total in zip(sizes, sums, strict=True))
     return MeanEstimate(influences.value, squares, sizes)
-
-
-def influence_interval(estimate: MeanEstimate, level: float) -> Interval:
-    """Return the interval of average precision or of BEDROC, from `influence_estimate`. Local."""
-    lacks_class = math.isnan(estimate.value) or not min(estimate.counts)
-    return confidence.mean_interval(estimate, level, "influence of rows, beta", "a class is missing" * lacks_class)
 
 
 def _from_below(amounts: Floats, comm: Communicator) -> Floats:

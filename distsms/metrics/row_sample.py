@@ -66,9 +66,9 @@ def describe_share(share: float, model: str = "the model") -> str:
     if not share:
         return ""
     good = f"{describe_part(share)} were training rows of {model}, so its measures on them are too good"
-    return Message(
-        f"{good}. Measure it on rows that were held out, as by {option('split', (0.8, 0.2))} of train and shard."
-    )
+    unsure = "their intervals do not say what new rows will show"
+    held_out = f"Measure it on rows that were held out, as by {option('split', (0.8, 0.2))} of train and shard."
+    return Message(f"{good}, and {unsure}. {held_out}")
 
 
 def describe_part(share: float) -> str:

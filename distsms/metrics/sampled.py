@@ -59,10 +59,9 @@ class Sampled(NamedTuple):
         if self.name in GROUPED:
             of_groups = within_groups.gauc_difference_interval if self.paired else within_groups.gauc_interval
             return of_groups(estimate, level)
-        if self.paired:
-            method = "influence of rows, paired" if self.name in WHOLE else "DeLong, paired"
-            return confidence.rocarea_difference_interval(estimate, level, method)
-        return (influence.influence_interval if self.name in WHOLE else confidence.rocarea_interval)(estimate, level)
+        of_classes = confidence.rocarea_difference_interval if self.paired else confidence.rocarea_interval
+        spread = "influence of rows" if self.name in WHOLE else "DeLong"
+        return of_classes(estimate, level, f"{spread}, {'paired' if self.paired else 'beta'}")
 
 
 def sampled(name: str, scored: Scored, draws: Draws) -> Sampled:

@@ -114,11 +114,7 @@ def evaluate(
     for name in counts + [str(each) for each in options.at if each.quantity == "top" and not each.share]:
         row_weights.require_equal(scored.weights, name, scored.comm)
     evaluator = _Evaluator([model for _, model, _ in models], scored, rows, options)
-    details = []
-    for each in models:
-        details.append(evaluator.evaluate(*each))
-        if len(models) == 1:
-            details[-1].sampled.clear()  # there is nothing to compare it with
+    details = [evaluator.evaluate(*each) for each in models]
     comparisons = [evaluator.compare(first, other) for first, other in combinations(details, 2)]
     return [of_model.evaluation for of_model in details], comparisons
 

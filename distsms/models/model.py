@@ -142,14 +142,10 @@ class Model:
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
         """Return the class of each row, one of `classes`, (n,), from its score; InputError without a threshold."""
         if not self.has_decision:
-            train = (
-                f"Train with distsms train or path {option('at')} 'precision>=0.9', which find one on held-out folds"
-            )
-            raise InputError(
-                (self.info.get("decision") or {}).get("why")
-                or f"the model has no threshold for labels: it was trained for {self.info.get('measure', 'rocarea')},"
-                f" which is about the order of the rows. {train}"
-            )
+            order = f"trained for {self.info.get('measure', 'rocarea')}, which is about the order of the rows"
+            train = f"distsms train or path {option('at')} 'precision>=0.9', which find one on held-out folds"
+            lacking = f"the model has no threshold for labels: it was {order}. Train with {train}"
+            raise InputError((self.info.get("decision") or {}).get("why") or lacking)
         return np.array(self.classes)[(scores >= self.threshold).astype(np.intp)]
 
     @property

@@ -143,10 +143,7 @@ def bins_score(graph: Graph, rows: str, bins: Bins, w: Floats) -> str:
     codes, order = _codes(graph, rows, bins)
     place = np.argsort(order)  # of each attribute among the codes
     pieces = [[*w[bins.blocks.offsets[k] : bins.blocks.offsets[k + 1]], 0.0] for k in order]
-    starts = np.cumsum([0, *map(len, pieces)])[:-1]
-    at = graph.add("Add", codes, starts[None])
-    picked = graph.add("Gather", np.concatenate(pieces), at)
-    total = graph.add("ReduceSum", picked, [1], keepdims=0)
+    total = _looked_up(graph, pieces, codes)
     if not bins.pairs:
         return total
     a, b = np.array(bins.pairs).T
@@ -154,12 +151,16 @@ def bins_score(graph: Graph, rows: str, bins: Bins, w: Floats) -> str:
         np.pad(w[start : start + sizes[k] * sizes[m]].reshape(sizes[k], sizes[m]), (0, 1)).ravel()
         for start, k, m in zip(bins.code_map.offsets, a, b, strict=False)
     ]
-    starts = np.cumsum([0, *map(len, tables)])[:-1]
     first, second = (graph.add("Gather", codes, place[k], axis=1) for k in (a, b))
     of_pair = graph.add("Add", graph.add("Mul", first, sizes[b][None] + 1), second)
-    at = graph.add("Add", of_pair, starts[None])
-    picked = graph.add("Gather", np.concatenate(tables), at)
-    return graph.add("Add", total, graph.add("ReduceSum", picked, [1], keepdims=0))
+    return graph.add("Add", total, _looked_up(graph, tables, of_pair))
+
+
+def _looked_up(graph: Graph, tables: Sequence[ArrayLike], codes: str) -> str:
+    """Return the sum over tables of their entries at the codes (n, tables) of each row, (n,)."""
+    starts = np.cumsum([0, *map(np.size, tables)])[:-1]
+    at = graph.add("Add", codes, starts[None])
+    return graph.add("ReduceSum", graph.add("Gather", np.concatenate(tables), at), [1], keepdims=0)
 
 
 def _codes(graph: Graph, rows: str, bins: Bins) -> tuple[str, NDArray[np.int64]]:

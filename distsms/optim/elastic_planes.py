@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import ElasticNet, soft_threshold
-from distsms.optim.planes import USUAL, Mixture, Planes, U
+from distsms.optim.planes import USUAL, Planes, U
 from distsms.optim.qp import simplex_qp
 from distsms.optim.result import Origin, Snapshot
 from distsms.parallel.vectors import SUMMED, Vectors
@@ -74,11 +74,8 @@ class ElasticPlanes(Planes):
         excess -= self.regularizer.l1 * total  # `lower_bound_of` divides by the total
         np.maximum(excess, 0.0, out=excess)
         errors = None if self._errors is None else self._errors[columns]
-        square, first_order = self._square_and_errors(excess, errors)
         # Rounding in l1 times the total, and in the difference, is at most that of |m_j| where |m_j| > l1.
-        off = (k + 8) * U * float(alpha @ self._lengths[:k])
-        mixture = Mixture(alpha, square, self._share(k) * square, first_order, off)
-        self.bound = self._agreed_bound(self.lower_bound_of(mixture))
+        self.bound = self._by_mixture(alpha, excess, errors, 8)
 
     def minimum(self) -> tuple[Floats, float]:
         (columns, planes), w = self._possible_columns(), np.zeros(self._vectors.length)

@@ -209,7 +209,8 @@ class Planes:
         self._alpha[:k], self.bound = alpha, Bound(value, taken)
         # 3) The bound from the mixture itself, if that takes less for rounding.
         if self._factor is not None or taken - self.unavoidable > tolerance:
-            self.bound = self._agreed_bound(self._by_mixture(self._alpha[:k]))
+            m = np.abs(self._alpha[:k] @ self._planes[:k])
+            self.bound = self._by_mixture(self._alpha[:k], m, self._errors, 4)
 
     def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
         """Return the alpha that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale, from a guess."""
@@ -231,21 +232,19 @@ class Planes:
         lost = max(self.regularizer.conjugate(USUAL * size * size), float(np.max(slopes) - alpha @ slopes))
         return self.lower_bound_of(Mixture(alpha, square, noise, first_order, 0.0)), lost
 
-    def _by_mixture(self, alpha: Floats) -> Bound:
-        """Return the bound of a mixture, computed from m itself. One pass over the planes."""
-        k = len(alpha)
-        m = np.abs(alpha @ self._planes[:k])
-        square, first_order = self._square_and_errors(m, self._errors)
-        off = (k + 4) * U * float(alpha @ self._lengths[:k])
-        return self.lower_bound_of(Mixture(alpha, square, self._share(k) * square, first_order, off))
-
-    def _square_and_errors(self, m: Floats, errors: Floats | None) -> tuple[float, float]:
-        """Return ||m||^2 for an m >= 0, and at least <e, m>."""
+    def _by_mixture(self, alpha: Floats, m: Floats, errors: Floats | None, additions: int) -> Bound:
+        """Return the bound of a mixture from |m| (the soft-thresholded one with l1), which took so many `additions`
+        besides those of the planes, and the planes' errors there; as the root has it. **Collective** among these ranks.
+        """
         if errors is None:
             square = float(self._vectors.dots(m[None, :], m)[0])
-            return square, self._errors_length * math.sqrt((1 + self._share(0)) * square)
-        square, first_order = self._vectors.dots(np.array([m, errors]), m).tolist()
-        return square, first_order
+            first_order = self._errors_length * math.sqrt((1 + self._share(0)) * square)
+        else:
+            square, first_order = self._vectors.dots(np.array([m, errors]), m).tolist()
+        k = len(alpha)
+        off = (k + additions) * U * float(alpha @ self._lengths[:k])
+        bound = self.lower_bound_of(Mixture(alpha, square, self._share(k) * square, first_order, off))
+        return Bound._make(self._vectors.root_values(np.array(bound)).tolist())
 
     def _share(self, count: int) -> float:
         """Return a bound on the error of inner products of mixtures of `count` planes, relative to their sizes S."""
@@ -331,7 +330,9 @@ class Planes:
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
     def _search_weight(self, proximal: Callable[[float, Floats], tuple[Floats, bool]]) -> tuple[Floats, bool]:
-        """Set `_proximity` to a large weight at which the model is low enough; return the mixture, and if it is."""
+        """Set `_proximity` to a large weight u at which the model is low enough; return the mixture, and if it is.
+        `proximal` returns, for u and a mixture to begin with, the mixture and whether the model is low enough.
+        """
         lam = self.regularizer.lam
         # 1) Reduce the weight until the model is low enough.
         alpha, low = proximal(self._proximity, self._alpha[: self._count])
@@ -406,9 +407,6 @@ class Planes:
         """Return a mixture and some numbers as the root has them. **Collective** among these ranks."""
         agreed = self._vectors.root_values(np.concatenate((alpha, numbers)))
         return agreed[: len(alpha)], agreed[len(alpha) :].tolist()
-
-    def _agreed_bound(self, bound: Bound) -> Bound:
-        return Bound._make(self._vectors.root_values(np.array(bound)).tolist())
 
     def snapshot(self) -> Snapshot:
         k, numbers = self._count, {"lower_bound": self.lower_bound, "bound": list(self.bound)}

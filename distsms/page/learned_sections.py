@@ -4,7 +4,7 @@ sequences, and the largest weights, those of numbers and of columns of 0 and 1 a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,15 +58,9 @@ def _attributes(contributions: Contributions, drawings: list[Drawing]) -> str:
         "Grey bars show the share of the rows; thin lines and pale bars have no rows. Rows without a value, and of a "
         "category that training did not have (unknown), have marks of their own."
     )
-    strongest = sorted(contributions.attributes, key=lambda term: -term.deviation)
-    drawn = [(shape_plots.shape(term, k), _codes(term)) for k, term in enumerate(strongest[:SHAPES], 1)]
-    return html.section(
-        "What each attribute contributes",
-        element("p", meaning),
-        element("p", reading, class_="soft"),
-        _figures(drawn, drawings),
-        _overview("attribute", strongest, SHAPES),
-    )
+    parts = _terms("attribute", contributions.attributes, SHAPES, shape_plots.shape, drawings)
+    texts = element("p", meaning), element("p", reading, class_="soft")
+    return html.section("What each attribute contributes", *texts, *parts)
 
 
 def _pairs(contributions: Contributions, drawings: list[Drawing]) -> str:
@@ -76,10 +70,19 @@ def _pairs(contributions: Contributions, drawings: list[Drawing]) -> str:
         "A heat map shows what two attributes add to the score together, beyond what both add by themselves. Blue "
         "raises the score, and orange lowers it. Hatched cells have no rows."
     )
-    strongest = sorted(contributions.pairs, key=lambda term: -term.deviation)
-    drawn = [(shape_plots.heat_map(term, k), _cells(term)) for k, term in enumerate(strongest[:PAIRS], 1)]
-    parts = element("p", meaning), _figures(drawn, drawings), _overview("pair", strongest, PAIRS)
-    return html.section("What pairs of attributes contribute", *parts)
+    parts = _terms("pair", contributions.pairs, PAIRS, shape_plots.heat_map, drawings)
+    return html.section("What pairs of attributes contribute", element("p", meaning), *parts)
+
+
+def _terms(
+    kind: str, terms: Sequence[Term], most: int, draw: Callable[[Term, int], Drawing], drawings: list[Drawing]
+) -> tuple[Html, Html]:
+    """Return drawings of the strongest terms, each with its numbers in a table to open, and an overview of all."""
+    strongest, figures = sorted(terms, key=lambda term: -term.deviation), list[Html]()
+    for k, term in enumerate(strongest[:most], 1):
+        drawings.append(draw(term, k))
+        figures.append(element("div", drawings[-1].to_html(), html.details("The numbers", _numbers(term))))
+    return html.side_by_side(*figures), _overview(kind, strongest, most)
 
 
 def _columns(contributions: Contributions, drawings: list[Drawing]) -> str:
@@ -112,31 +115,20 @@ def _columns(contributions: Contributions, drawings: list[Drawing]) -> str:
     return html.section("What each column contributes", element("p", meaning), figure, numbers)
 
 
-def _figures(drawn: Sequence[tuple[Drawing, Html]], drawings: list[Drawing]) -> Html:
-    """Return drawings, each with its numbers in a table that the reader can open."""
-    drawings += [drawing for drawing, _ in drawn]
-    numbers = [element("div", drawing.to_html(), html.details("The numbers", table)) for drawing, table in drawn]
-    return html.side_by_side(*numbers)
-
-
-def _codes(term: Term) -> Html:
-    columns, left_out = term.table(), ""
-    shown = zip(columns["code"], columns["contribution"], columns["rows"], strict=True)
-    rows = [[str(code), f"{value:+.4g}", _percent(share)] for code, value, share in shown]
-    if len(rows) > CODES:
-        largest = np.sort(np.argsort(-columns["rows"], kind="stable")[:CODES])
-        rows, left_out = [rows[k] for k in largest], f", the {CODES} with the most rows of {len(rows)}"
-    return html.table(f"{term.name}{left_out}", ["", "contribution", "rows"], rows)
-
-
-def _cells(term: Term) -> Html:
-    columns = term.table()
-    there = np.flatnonzero(columns["rows"] > 0)
-    strength = np.abs(columns["contribution"][there]) * np.sqrt(columns["rows"][there])
-    largest = there[np.argsort(-strength, kind="stable")[:CELLS]]
-    shown = zip(*(columns[name][largest] for name in ("first", "second", "contribution", "rows")), strict=True)
-    rows = [[f"{first} & {second}", f"{value:+.4g}", _percent(share)] for first, second, value, share in shown]
-    caption = f"{term.name}: the {len(rows)} cells that matter most (contribution times the root of their rows)"
+def _numbers(term: Term) -> Html:
+    """Return the table of an attribute, or of the cells of a pair that matter most."""
+    columns, caption = term.table(), term.name
+    values, shares = columns["contribution"], columns["rows"]
+    if len(term.attributes) == 1:
+        texts, shown = columns["code"], np.sort(np.argsort(-shares, kind="stable")[:CODES])
+        if len(texts) > CODES:
+            caption += f", the {CODES} with the most rows of {len(texts)}"
+    else:
+        texts, there = columns["first"] + " & " + columns["second"], np.flatnonzero(shares > 0)
+        strength = np.abs(values[there]) * np.sqrt(shares[there])
+        shown = there[np.argsort(-strength, kind="stable")[:CELLS]]
+        caption += f": the {len(shown)} cells that matter most (contribution times the root of their rows)"
+    rows = [[texts[k], f"{values[k]:+.4g}", _percent(shares[k])] for k in shown]
     return html.table(caption, ["", "contribution", "rows"], rows)
 
 

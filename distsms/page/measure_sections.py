@@ -22,14 +22,10 @@ def headline(data: ReportData) -> Html:
     measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
     positive, negative = plots.sizes(measured)
     chance = measure(positive / (positive + negative) if measured["n"] else math.nan)
-    tiles = [
-        (
-            display_name(name)[:1].upper() + display_name(name)[1:],
-            measure(measured[name]),
-            _describe_interval(intervals[name], data.level),
-        )
-        for name in (*SHOWN, "average_precision", *(name for name in GROUPED if name in intervals))
-    ]
+    tiles = []
+    for name in (*SHOWN, "average_precision", *(name for name in GROUPED if name in intervals)):
+        title, interval = display_name(name), _describe_interval(intervals[name], data.level)
+        tiles.append((title[:1].upper() + title[1:], measure(measured[name]), interval))
     tiles[2] = (*tiles[2][:2], f"{tiles[2][2]}; chance: {chance}")
     if not info.get("vacuous"):  # if the optimum itself is useless, a small gap would mislead
         gap, J, bound = (info.get(name) for name in ("gap", "J", "lower_bound"))

@@ -253,7 +253,9 @@ def survey_rows(scores, kinds, weights, shift, low, high, places, room):  # type
 
 @njit()
 def count_bits(scores, kinds, weights, shift, prefix, width, bits, table, room):  # type: ignore[no-untyped-def]
-    """Add weights and numbers of rows to table (2^bits + 1, 2) by their bits after `prefix`; return 0 if finite."""
+    """Add weights and numbers of rows to table (2^bits + 1, 2), by those bits of their positions that are followed by
+    `width` others, if the bits before are `prefix`. Return 0 if all scores are finite. See `survey_rows` for `room`.
+    """
     _, one, as_bits = room
     lowest = np.uint64((1 << bits) - 1)
     wrong = 0.0

@@ -168,7 +168,9 @@ class Vectors:
 
     @np.errstate(over="ignore", invalid="ignore")  # the caller sees that the result is not finite
     def dots(self, A: Floats, b: Floats) -> Floats:
-        """Return the inner products of k vectors with one. **Collective** among the ranks with the solver."""
+        """Return the inner products of k vectors (k, length) with one, each with an error of at most `longest_sum` unit
+        roundoffs times both norms. **Collective** among the ranks with the solver.
+        """
         parts = (slice(start, start + SUMMED) for start in range(0, max(len(b), 1), SUMMED))
         return self.sum_values(sum(np.matmul(A[:, part], b[part]) for part in parts))  # np.dot would copy the slices
 

@@ -91,7 +91,7 @@ class Cell(NamedTuple):
         of_whole = ranking.mean_precision(whole, ALONE), bedroc(whole, ALONE)
         for truth, of_rows in zip(of_whole, influence.row_influences(tied, scored).values(), strict=True):
             estimate = influence.influence_estimate(of_rows, scored)
-            found = influence.influence_interval(estimate, LEVEL)
+            found = confidence.rocarea_interval(estimate, LEVEL)
             numbers += [truth, found.low, found.high]
         at_k = head(whole, Condition("top", K / n), ALONE)
         of_both = confidence.top_k_estimates(ranking.top_k_shares(scored, K), K, scored)

@@ -64,7 +64,7 @@ def test_rows_of_weight_2_change_the_value_like_two_rows_and_the_interval_like_o
             influence.influence_estimate(each, Scored(labels, labels, ALONE, weights))
             for each in of(scores, labels, weights).values()
         ]
-        found = [influence.influence_interval(estimate, 0.95) for estimate in estimates]
+        found = [confidence.rocarea_interval(estimate, 0.95) for estimate in estimates]
         assert all(each.low < each.value < each.high for each in found)
         ends.append([(each.value, each.low, each.high, each.standard_error) for each in found])
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-12)
@@ -79,7 +79,7 @@ def test_missing_classes_and_scores_that_are_no_numbers(comm):
     ):
         mine = local_part(scores, comm), local_part(labels, comm)
         for found in of(*mine, comm=comm).values():
-            assert influence.influence_interval(
+            assert confidence.rocarea_interval(
                 influence.influence_estimate(found, Scored(mine[1], mine[1], comm)), 0.95
             ).why
 
@@ -98,7 +98,7 @@ def test_intervals_cover_and_equal_models_are_seldom_told_apart():
         both = [of(0.8 * common + 0.6 * rng.normal(size=800) + 2.0 * (labels > 0), labels) for _ in range(2)]
         for name in NAMES:
             estimate = influence.influence_estimate(both[0][name], Scored(labels, labels, ALONE))
-            found = influence.influence_interval(estimate, confidence.LEVEL)
+            found = confidence.rocarea_interval(estimate, confidence.LEVEL)
             held[name] += found.low <= truth[name] <= found.high
             less = influence.influence_estimate(both[0][name] - both[1][name], Scored(labels, labels, ALONE))
             found = confidence.rocarea_difference_interval(less, confidence.LEVEL)

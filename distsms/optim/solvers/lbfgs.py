@@ -103,7 +103,6 @@ class InverseHessian:
 
 
 def add_multiple(to: Floats, factor: float, vector: Floats) -> None:
-
     def add(here: slice) -> None:
         to[here] += factor * vector[here]
 
