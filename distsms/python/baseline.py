@@ -28,8 +28,6 @@ def baseline(
     folds: int = 5,
     methods: Sequence[str] | None = None,
     thorough: bool = False,
-    path: Path | None = None,
-    memory: float | str | None = None,
     watch: Callable[[FitProgress], None] | None = None,
     stop_wanted: Callable[[], bool] | None = None,
     **settings: Any,
@@ -67,11 +65,6 @@ def baseline(
     thorough : bool
         True: fit all lambdas to the end on all folds, and try all methods and 20 settings of trees. False: try lambdas
         quickly, and fit the two that are best on the other folds; `Baseline.effort` says what was left out.
-    path : path, optional
-        A folder of ``distsms path``, from which measure, lambdas, folds, seed and target are taken.
-    memory : float or str, optional
-        The most memory that each rank may take, in bytes or as ``"4GiB"``. Rows that do not fit are read from the disk
-        on each pass.
     watch : callable, optional
         Called before each fit, or before all fits of a method that are made together, with a
         `distsms.workflow.baseline.FitProgress`; on every rank.
@@ -79,10 +72,21 @@ def baseline(
         Asked on every rank before each fit and at each evaluation; True on any rank ends the run. The result then has
         `stopped` set, and finished fits are kept.
     **settings
-        Further options of the command: within_groups, folds_by, seed, trees and features (False leaves such methods
-        out), tree_fits, ordering, step, time_limit, epsilon, relative; other fields of
-        `distsms.optim.settings.Settings`: solver, history, max_evaluations, ...; and for tables, the options of
-        ``distsms shard`` on reading: positive, id, drop, group, time, weight, ..., and shards, a folder to keep them
+        Everything else, by name.
+
+    Other Parameters
+    ----------------
+    path : path
+        A folder of ``distsms path``, from which measure, lambdas, folds, seed and target are taken.
+    memory : float or str
+        The most memory that each rank may take, in bytes or as ``"4GiB"``. Rows that do not fit are read from the disk
+        on each pass.
+    within_groups, folds_by, seed, trees, features, tree_fits, ordering, step, time_limit, epsilon, relative
+        As the options of the command; False for ``trees`` or ``features`` leaves such methods out.
+    solver, history, max_evaluations, ...
+        Other fields of `distsms.optim.settings.Settings`.
+    positive, id, drop, group, time, weight, ..., shards
+        For tables: the options of ``distsms shard`` on reading, and a folder to keep the data set in.
 
     Returns
     -------
@@ -126,8 +130,6 @@ def baseline(
                 folds=folds,
                 methods=methods,
                 thorough=thorough,
-                path=path,
-                memory=memory,
             )
         observer = watching(BaselineObserver(), "fitting", watch)
         result = compare_methods(request, ranks, observer, stop_wanted or (lambda: False))

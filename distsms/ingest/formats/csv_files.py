@@ -418,17 +418,15 @@ def read_plain_lines(
     buffer = np.frombuffer(text, np.uint8)
     n = sum(int(np.count_nonzero(buffer[k : k + 2**17] == ord("\n"))) for k in range(0, len(buffer), 2**17)) - n_inner
     m, c = len(numbers), len(strings)
-    values, gaps, padded = np.empty((m, n)), np.zeros(m, np.int64), np.zeros(m, bool)
+    values, counts = np.empty((m, n)), np.zeros((m, 2), np.int64)  # counts of missing values, and of leading zeros
     odd = np.empty((m * n, 4), np.int64)  # memory pages that are never written cost nothing
     codes, spans, sizes = np.empty((c, n), np.int32), np.empty((c, n, 2), np.int32), np.zeros(c, np.int64)
     table = np.zeros((c, 2 << n.bit_length()), np.int32)
     with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
-        n_odd = read_plain(
-            buffer, mark, missing_words, kinds, places, values, gaps, padded, odd, codes, table, spans, sizes
-        )
+        n_odd = read_plain(buffer, mark, missing_words, kinds, places, values, counts, odd, codes, table, spans, sizes)
     if n_odd < 0:
         return None
-    odd = odd[:n_odd]
+    odd, gaps = odd[:n_odd], counts[:, 0]
     texts = {
         name: columns.numbered(of_rows, _strings(text, where[:size]))
         for name, of_rows, where, size in zip(strings, codes, spans, sizes.tolist(), strict=True)
@@ -442,7 +440,7 @@ def read_plain_lines(
             return None
         texts |= again.columns.others
         values, gaps = np.delete(values, wrong, axis=0), np.delete(gaps, wrong)
-    with_zeros = frozenset(numbers[k] for k in padded.nonzero()[0])
+    with_zeros = frozenset(numbers[k] for k in counts[:, 1].nonzero()[0])
     rest = [name for name in numbers if name not in words]
     return PlainLines(Columns(rest, values, gaps, texts), with_zeros - words, words)
 

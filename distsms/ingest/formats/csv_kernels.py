@@ -18,7 +18,7 @@ _ONE, _FACTOR, _HALF, _BYTE = map(np.uint64, (1, 0x100000001B3, 32, 8))
 
 
 @njit(error_model="numpy", **UNCOUNTED)
-def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, codes, table, spans, sizes):  # type: ignore[no-untyped-def]
+def read_plain(text, mark, missing, kinds, places, values, counts, odd, codes, table, spans, sizes):  # type: ignore[no-untyped-def]
     """Read n rows in one pass; return how many numbers are odd, or -1 if the rows are not plain: with other quotes than
     around whole fields, or with another number of rows or fields.
 
@@ -26,7 +26,7 @@ def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, co
     missing : (marks,) uint64, the texts of missing values, of at most seven bytes, filled with zero bytes.
     kinds, places : (columns,) int64, what each column is, and its place among those of its kind.
     values : (m, n) float64, receives the columns of numbers, with NaN for missing values.
-    gaps, padded : (m,) int64 and bool, zeros, receive how many are missing, and if a whole number has a leading zero.
+    counts : (m, 2) int64, zeros, receive how many are missing, and how many are whole with a leading zero.
     odd : (m n, 4) int64, receives place, row, begin and end of each field that `decimal` does not read.
     codes : (c, n) int32, receives the number of each field's text among the different ones, by their first appearance.
     table : (c, at least 2 n, a power of two) int32 zeros, becomes a hash table of these numbers, counted from 1.
@@ -77,11 +77,11 @@ def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, co
                 values[place, row] = value
                 second = digit_at(text, start + 1)
                 if (byte_at(text, start) == _ZERO) & (second >= 0) & (second <= 9):  # hardly ever
-                    padded[place] |= digits(text, start, 0)[1] == end
+                    counts[place, 1] += digits(text, start, 0)[1] == end
             elif kind == NUMBER:
                 values[place, row] = np.nan
                 if _is_missing(text, start, end, missing):
-                    gaps[place] += 1
+                    counts[place, 0] += 1
                 else:
                     odd[n_odd, 0], odd[n_odd, 1], odd[n_odd, 2], odd[n_odd, 3] = place, row, start, end
                     n_odd += 1
