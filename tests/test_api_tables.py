@@ -76,6 +76,9 @@ def test_wrong_calls_in_python_say_what_is_right():
         for call in distsms.train, partial(distsms.evaluate, found):
             with pytest.raises(InputError, match=r"pattern such as 'day-\*.csv'.*is none of these"):
                 call(paths)
+    for rows, words in ((np.ones((4, 2)), "a ndarray of 4"), ((1, 2, 3), "a tuple of 3"), (5, "5")):
+        with pytest.raises(InputError, match=rf"a pair \(X, y\); {words} is none of these$"):
+            distsms.train(rows)
     with pytest.raises(InputError, match=r"^the table: has no column 'city'"):
         distsms.predict(found, frame.drop(columns="city"))
 

@@ -52,11 +52,11 @@ def check_fields(record: Any, least: Mapping[str, int]) -> None:
             continue
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         values = value if of_list and is_list else [value]
-        fits = all(isinstance(one, kind) and isinstance(one, bool) == (kind is bool) for one in values)
+        plain = [one.item() if hasattr(one, "dtype") and not hasattr(one, "__len__") else one for one in values]
+        fits = all(isinstance(one, kind) and isinstance(one, bool) == (kind is bool) for one in plain)
         if not fits or (of_list and not is_list):
             expected = f"list of {noun}s" if of_list else noun
             raise InputError(f"{option(each.name)} is {format_value(value):.60}, and not a {expected}", True)
-        plain = [one.item() if hasattr(one, "item") else one for one in values]
         if any(map(operator.is_not, plain, values)):
             object.__setattr__(record, each.name, plain if of_list else plain[0])
         if kind is Integral and value < least.get(each.name, value):

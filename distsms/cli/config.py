@@ -18,7 +18,7 @@ from distsms.base.formatting import did_you_mean
 def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the file that a command line names, and what it says; "" and nothing if none. Raises ValueError."""
     paths = [word.partition("=")[2] for word in argv if word.startswith("--config=")]
-    paths += [file for word, file in pairwise(argv) if word == "--config"]
+    paths += [file for word, file in pairwise(argv) if word == "--config" and not file.startswith("-")]
     if not paths:
         return "", {}
     if len(paths) > 1:

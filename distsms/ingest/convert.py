@@ -278,7 +278,8 @@ class _Conversion:
             if split is not None and split.by == "groups":
                 needs += f". Groups are drawn at random: try another {option('seed')}"
             elif split is not None and sum(sizes):
-                needs += f". Give more rows, or other shares by {option('split', text='F,F')}"
+                shares = option("split", text="F,F")
+                needs += f"; a split of {sum(sizes)} rows leaves none. Give more rows, or other shares by {shares}"
             raise InputError(f"{places[sizes.index(0)]}: there is no row to write; {needs}", True)
         return sizes
 

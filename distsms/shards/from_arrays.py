@@ -108,7 +108,8 @@ def pair(data: Any) -> tuple[Any, Any]:
     if hasattr(data, "__len__") and len(data) == 2 and not any(isinstance(part, os.PathLike | str) for part in data):
         return data[0], data[1]
     kinds = "one path (a file, a folder of tables, or a pattern such as 'day-*.csv'), a DataFrame, or a pair (X, y)"
-    raise InputError(f"data are {kinds}; {format_value(data):.60} is none of these")
+    value = f"a {type(data).__name__} of {len(data)}" if hasattr(data, "__len__") else f"{format_value(data):.60}"
+    raise InputError(f"data are {kinds}; {value} is none of these")
 
 
 def block(

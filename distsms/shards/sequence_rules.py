@@ -90,7 +90,7 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     first, last = options.window or (1, length)
     if not 1 <= first <= last <= length:
         window = option("window", (first, last), text=f"{first}:{last}")
-        raise InputError(f"{where}: {window} is not within the sequences, whose {length} letters count from 1")
+        raise InputError(f"{where}: {window} is not within the sequences, whose positions are 1 to {length}")
     width = last - first + 1
     degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
     spectrum_degree = degree if options.spectrum_degree is None else options.spectrum_degree
@@ -101,7 +101,9 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
         raise InputError(f"{option('degree', 0)} leaves no features; give {region}")
     for name, value, least in (("degree", degree, 0), ("spectrum_degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
-            raise InputError(f"{option(name, value)}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}")
+            reason = f"k-mers of length k have {len(ALPHABETS[alphabet])}^k columns"
+            most = HIGHEST_DEGREE[alphabet]
+            raise InputError(f"{option(name, value)}: for {alphabet} it is from {least} to {most}, because {reason}")
     if degree > width:
         raise InputError(f"{option('degree', degree)} is more than the {width} letters of the window")
     for start, stop in options.spectra:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,13 +162,19 @@ class Column:
         """Return the column of a record made by `as_json`. Raises TypeError, KeyError or ValueError for any other."""
         if not isinstance(record, dict):
             raise TypeError("the record of a column must be an object")
-        if unknown := record.keys() - _DEFAULTS.keys():
-            raise ValueError(f"this distsms does not know the field {min(unknown)!r:.60} of a column")
+        for name, value in record.items():
+            if name not in _TYPES:
+                raise ValueError(f"this distsms does not know the field {name!r:.60} of a column")
+            if not isinstance(value, _TYPES[name]):
+                raise TypeError(f"the field {name} of a column has another type")
         categories = record["categories"]
-        return cls(**{**record, "categories": None if categories is None else tuple(map(str, categories))})
+        if not all(isinstance(category, str) for category in categories or ()):
+            raise TypeError("categories must be strings")
+        return cls(**{**record, "categories": None if categories is None else tuple(categories)})
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Column)}
+_TYPES = get_type_hints(Column) | {"categories": list | tuple | None, "fill": float | int}
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,8 @@ def require(
         raise InputError(
             f"{option('memory')} {format_bytes(allowed)} is too little: {enough} MiB are needed on "
             f"{'the root' if root else 'a rank'}, even if all entries are streamed: {format_bytes(vectors)} for vectors"
-            f" with a number for each of the {needed.p} columns, {format_bytes(rows)} for labels, scores and buffers, "
+            f" with a number for each of the {needed.p} columns, {format_bytes(vectors - needed.columns)} of them for "
+            f"the solver; {format_bytes(rows)} for labels, scores and buffers; "
             f"{format_bytes(max(least) - rows - vectors)} for Python, its libraries and what sorts scores. {advice}"
         )
     # 2) What the node has.

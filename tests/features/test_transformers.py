@@ -55,7 +55,7 @@ def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
-@parametrize_with_checks([SMSClassifier(lam=1e-2, features={"bins": 4, "keep": True})])
+@parametrize_with_checks([SMSClassifier(lam=1e-2, features={"bins": np.int64(4), "keep": np.bool_(True)})])
 def test_scikit_learns_checks_of_the_estimator_with_features(estimator, check):
     check(estimator)
 

@@ -147,7 +147,9 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
     elif fault == LARGE:
         problem = f"the index is too large; expected at most 2^62 = {MAX_INDEX}"
     elif fault == ORDER:
-        problem = "the index is not above the one before it; expected ascending indices, each once in a row"
+        before = re.findall(rb"([0-9]+):[^ \t]*[ \t]+$", text[max(0, position - 4096) : position])
+        after = f"comes after {int(before[0])}" if before else "is not above the one before it"
+        problem = f"the index {after}; expected ascending indices, each once in a row"
     elif text.startswith(b"\r", position):
         problem = "a carriage return within a line; expected lines that end in LF or CR LF"
     elif field.startswith(b"qid:"):

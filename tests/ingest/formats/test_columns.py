@@ -270,6 +270,10 @@ def test_records_of_version_1_are_read(tmp_path):
     ):
         with pytest.raises(ValueError, match=r"version|kind|field"):
             Table.from_json({"columns": columns, "label": "y", "id": None, **wrong})
+    others = [("name", 3), ("missing", "yes"), ("missing", None), ("fill", []), ("kind", None), ("categories", [1])]
+    for name, value in [*others, ("categories", "uvw"), ("categories", {"u": 1})]:
+        with pytest.raises(TypeError, match=r"another type|must be strings"):
+            Table.from_json({"columns": [columns[0] | {name: value}], "label": "y", "id": None})
 
 
 @pytest.mark.serial
