@@ -90,7 +90,7 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     first, last = options.window or (1, length)
     if not 1 <= first <= last <= length:
         window = option("window", (first, last), text=f"{first}:{last}")
-        raise InputError(f"{where}: {window} is not within the sequences, whose positions are 1 to {length}")
+        raise InputError(f"{where}: {window} is not within the sequences, whose {length} letters count from 1")
     width = last - first + 1
     degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
     spectrum_degree = degree if options.spectrum_degree is None else options.spectrum_degree
