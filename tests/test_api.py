@@ -221,7 +221,7 @@ def test_models_of_the_library_and_of_the_program_say_the_same(tmp_path):
 @pytest.mark.parametrize(
     "spoil, told",
     [
-        (lambda X, y: (X, y * 2), r"y: found the labels .*-2 \(.*wanted are \+1 and -1, 0 and 1.*y == POSITIVE"),
+        (lambda X, y: (X, y * 2), r"y: found the labels .*-2 \(.*expected \+1 and -1, 0 and 1.*y == POSITIVE"),
         (lambda X, y: (X, y[:-1]), r"y has shape \(19,\), but X has 20 rows"),
         (lambda X, y: (np.zeros(3), y), "1 dimensions"),
         (lambda X, y: (X[:, :3], y), "3 to 12 columns"),
@@ -269,7 +269,7 @@ def test_rows_that_do_not_fit_the_model(comm):
             ask()
     with pytest.raises(InputError, match="no smoothed risk"):
         distsms.train((X, y), comm, measure="f1", solver="lbfgs")
-    with pytest.raises(InputError, match="12 columns, the data 5"):
+    with pytest.raises(InputError, match="12 columns, and the data 5"):
         distsms.train((X[:, :5], y), comm, start=model)
 
 

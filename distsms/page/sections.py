@@ -87,7 +87,7 @@ def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
     sentences = (
         f"The training minimizes J(w) = {J} on its rows, where R is the convex risk of {info.get('measure')}. No"
         f" linear model has a J below {format_number(info.get('lower_bound'), '.6g')}, so that of this one,"
-        f" {format_number(info.get('J'), '.6g')}, is at most {format_number(info.get('gap'), '.3g')} too large."
+        f" {format_number(info.get('J'), '.6g')}, is at most {format_number(info.get('gap'), '.3g')} above it."
     )
     check = "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
     if certified is not None:

@@ -456,6 +456,9 @@ def complete(
     for name, part in _SUMS.items():
         record[name] = sum(entry[part] for entry in entries)
     in_common = ("p", "layout", "dtype", "weights", *_DEFAULTS)
+    unequal = [name for name in in_common if len({entry[name] for entry in entries}) > 1]
+    if unequal or len({entry["staged"] for entry in entries}) < len(entries):
+        raise ValueError(f"shards differ in {', '.join(unequal)}" if unequal else "two shards are one file")
     record |= {name: named[0][name] for name in in_common if named[0][name] != _DEFAULTS.get(name)}
     record["shards"] = [{each.name: entry[each.name] for each in fields(Shard)} for entry in named]
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}

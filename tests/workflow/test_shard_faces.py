@@ -150,7 +150,7 @@ def test_arrays(tmp_path, capsys):
 REFUSED = [
     ({}, "which column is the label? label=COLUMN"),
     ({"label": "a--nothing"}, "has no column 'a--nothing'; it has 'bought'"),
-    ({"label": "bought", "split_by": "rows"}, "split_by says what split keeps together; give split, too"),
+    ({"label": "bought", "split_by": "rows"}, "split_by says what split keeps together; give both"),
     ({"label": "bought", "split": (0.9, 0.9)}, "as in split=(0.8, 0.2)"),
     ({"label": "bought", "split": (0.9, 0.1), "split_by": "groups"}, "split_by='groups' needs group=COLUMN"),
     (
