@@ -35,7 +35,8 @@ class FeatureReference(NamedTuple):
     @classmethod
     def of(cls, record: Any) -> FeatureReference:
         reference = cls(**record)
-        if not re.fullmatch("[0-9a-f]{64}", reference.hash) or not 1 <= reference.columns < 2**62:
+        is_count = type(reference.columns) is int and 1 <= reference.columns < 2**62
+        if not re.fullmatch("[0-9a-f]{64}", str(reference.hash)) or not is_count:
             raise ValueError("features need a hash of 64 hex digits, and a number of columns")
         return reference
 

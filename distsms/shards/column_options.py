@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from distsms.base.choices import check_fields
 
@@ -65,3 +66,14 @@ class ColumnReport:
     missing: int
     features: int = 0  # 0 for columns that were left out
     notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, record: Any) -> ColumnReport:
+        """Return the report of a record in a manifest. Raises TypeError or ValueError for any other."""
+        for name, kind in _KINDS.items():
+            if not isinstance(record[name], kind):
+                raise ValueError(f"{name} of a column has another type")
+        return cls(**record)
+
+
+_KINDS = {"name": str, "taken_for": str, "values": int, "exact": bool, "missing": int, "features": int, "notes": list}

@@ -243,7 +243,7 @@ def parse_manifest(record: Any, directory: Path, in_memory: RowsInMemory | None 
     values |= {"source": tuple(values["source"]), "shards": tuple(shards)}
     try:
         table = None if record.get("table") is None else Table.from_json(record["table"])
-        columns = None if record.get("columns") is None else tuple(ColumnReport(**each) for each in record["columns"])
+        columns = None if record.get("columns") is None else tuple(map(ColumnReport.from_json, record["columns"]))
         kind, scale = record.get("normalize", "none"), record.get("scale")
         normalization = Normalization(kind, None if scale is None else np.array(scale, np.float64))
         coded = CodedColumns.of(record)

@@ -19,7 +19,8 @@ from distsms.base.timing import Clock
 from distsms.cli.columns import WIDTH, format_columns
 from distsms.ingest.formats.table import TableReader
 from distsms.ingest.options import ReadOptions
-from distsms.shards.column_options import ColumnOptions
+from distsms.shards.coded_columns import FeatureReference
+from distsms.shards.column_options import ColumnOptions, ColumnReport
 from distsms.shards.dataset import read_manifest
 from distsms.shards.rows import concatenate
 from distsms.shards.table_schema import Column, Table
@@ -274,6 +275,21 @@ def test_records_of_version_1_are_read(tmp_path):
     for name, value in [*others, ("categories", "uvw"), ("categories", {"u": 1})]:
         with pytest.raises(TypeError, match=r"another type|must be strings"):
             Table.from_json({"columns": [columns[0] | {name: value}], "label": "y", "id": None})
+
+
+@pytest.mark.serial
+def test_records_with_other_types_are_refused():
+    report = vars(ColumnReport("x", "number", 3, True, 0))
+    assert vars(ColumnReport.from_json(report)) == report
+    reference = {"hash": "0" * 64, "columns": 2}
+    assert FeatureReference.of(reference)._asdict() == reference
+    for make, record, wrong in (
+        (ColumnReport.from_json, report, [{"values": "3"}, {"exact": None}, {"notes": "x"}, {"missing": 1.5}]),
+        (FeatureReference.of, reference, [{"columns": 2.5}, {"columns": True}, {"hash": 3}, {"columns": [2]}]),
+    ):
+        for change in wrong:
+            with pytest.raises(ValueError, match=r"another type|64 hex digits"):
+                make(record | change)
 
 
 @pytest.mark.serial
