@@ -12,7 +12,7 @@ from distsms.cli.types import MODEL, add_options
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
 
-USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
+USAGE = "MODEL --to onnx|liblinear|csv [--output FILE] [--verbatim]"
 EPILOG = """\
 An ONNX model (--to onnx) takes the columns as they were before any encoding or normalization. If the training data
 were a table with columns of words, the model has an input of shape (n, 1) for each column: strings, or doubles with NaN

@@ -92,7 +92,7 @@ def _stage_again(
     shard: StagedShard, folder: Path, rows: StagedRows, metadata: RowMetadata, store: EntriesInMemory | None = None
 ) -> StagedShard:
     """Write rows of a staged shard to another one, of the same kind and number, in a folder. Local."""
-    entries = None if store is None or rows.X is None else store.add(rows.X, rows.X.data)
+    entries = None if store is None or isinstance(rows.X, None | ShardEntries) else store.add(rows.X, rows.X.data)
     X, in_memory = (rows.X, False) if entries is None else (entries, True)
     return stage_shard(folder, shard.number, X, shard.form, rows.ids, metadata, rows.codes, in_memory)
 
@@ -184,15 +184,16 @@ class Part:
             parts[0].store = store
         meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in self.blocks])
         for block, part_of_row in zip(self.blocks, self._cut(part_of), strict=True):
-            rows = writer.staged_rows(block.shard)
-            for k, folder in enumerate(folders):
-                places = np.flatnonzero(part_of_row == k)
-                if len(places):
-                    of_part, metadata = rows.take(places), block.metadata.take(places)
-                    shard = _stage_again(block.shard, folder, of_part, metadata, parts[k].store)
+            rows, marks = writer.staged_rows(block.shard), [part_of_row == k for k in range(len(folders))]
+            # In the store, the rows of the first part take the place of these; so those of all parts are copied first.
+            taken = [rows.take(marked) if marked.any() else None for marked in marks]
+            for part, folder, marked, of_part in zip(parts, folders, marks, taken, strict=True):
+                if of_part is not None:
+                    metadata = block.metadata.take(marked)
+                    shard = _stage_again(block.shard, folder, of_part, metadata, part.store)
                     unknown = _unknown(of_part.codes[0] if of_part.codes else np.empty((0, 0)))
-                    labels, hashes = block.codes[places], block.hashes[places]
-                    parts[k].blocks.append(Staged(shard, block.values, labels, hashes, metadata, unknown))
+                    labels, hashes = block.codes[marked], block.hashes[marked]
+                    part.blocks.append(Staged(shard, block.values, labels, hashes, metadata, unknown))
             block.shard.path.unlink()
             meter.add(block.shard.rows)
         return parts

@@ -39,12 +39,10 @@ class MeanEstimate(NamedTuple):
     """A measure as a mean over rows; for several folds, the mean of the folds' measures."""
 
     value: float  # the measure
-    squares: tuple[
-        float, ...
-    ]  # the sum of squared deviations of the positive rows and, but for PRBEP, the negative ones
-    counts: tuple[
-        float, float
-    ]  # the (effective) numbers of positive and negative rows, at K of these k rows and others
+    # the sum of squared deviations of the positive rows and, but for PRBEP, of the negative ones
+    squares: tuple[float, ...]
+    # the (effective) numbers of positive and negative rows, at K of these k rows and others
+    counts: tuple[float, float]
     folds: int = 0  # the number of folds; 0 if the estimate is about one model
     of_folds: int = 0  # into how many folds the rows are divided, if the estimate is of some of them; 0 if it is of all
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.choices import check_fields
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
 from distsms.base.scored import Scored
@@ -49,14 +50,11 @@ class EvaluationOptions:
     within_groups: str | None = None  # what groups count in GAUC; None: as in training, if the rows have groups
 
     def __post_init__(self) -> None:
+        check_fields(self, {"k": 1, "replicates": 0, "seed": 0})
         if not 0 < self.level < 1:
             raise InputError(f"{option('level')}: a confidence level is between 0 and 1, and {self.level} is not")
-        if self.k is not None and self.k < 1:
-            raise InputError(f"{option('k')}: give a number of rows of at least 1, not {self.k}")
         if self.threshold is not None and math.isnan(self.threshold):
             raise InputError(f"{option('threshold')}: NaN is no threshold")
-        if self.replicates < 0:
-            raise InputError(f"bootstrap samples are 0 or more, not {self.replicates}")
 
 
 class EvaluatedRows(NamedTuple):

@@ -105,10 +105,16 @@ class ShardEntries(NamedTuple):
             valued=any(part.valued for part in parts),
         )
 
-    def matrix(self) -> scipy.sparse.csr_matrix:
-        """Return a copy of the rows."""
-        data, indices = (self.array(name).read(0, int(self.indptr[-1])) for name in ("X/data", "X/indices"))
-        return scipy.sparse.csr_matrix((data, indices, self.indptr), (len(self.indptr) - 1, max(1, self.n_columns)))
+    def matrix(self, rows: NDArray[np.bool_] | None = None) -> scipy.sparse.csr_matrix:
+        """Return a copy of the rows, or of those that are marked, (rows,)."""
+        lengths, taken, copy = np.diff(self.indptr), ..., True
+        if rows is not None:
+            lengths, taken, copy = lengths[rows], np.repeat(rows, lengths), False  # copied when they are taken
+        data, indices = (
+            stored.array[taken].astype(stored.dtype, copy=copy) for stored in map(self.array, ("X/data", "X/indices"))
+        )
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return scipy.sparse.csr_matrix((data, indices, indptr), (len(lengths), max(1, self.n_columns)))
 
     def array(self, name: str) -> MemoryArray:
         """Return an array of the shard's X by its name in a file: "X/indptr", "X/indices" or "X/data"."""

@@ -63,7 +63,7 @@ class RowMetadata(NamedTuple):
     kinds: frozenset[str] = frozenset()
     weights: Floats | None = None  # (n,) finite, at least 0
 
-    def take(self, rows: NDArray[np.intp] | slice) -> RowMetadata:
+    def take(self, rows: NDArray[np.bool_] | slice) -> RowMetadata:
         return RowMetadata(some(self.groups, rows), some(self.times, rows), self.kinds, some(self.weights, rows))
 
 

@@ -324,7 +324,10 @@ class Table:
             raise TypeError("the record of a table must be an object")
         cells = Cells.from_json(record)
         columns = tuple(map(Column.from_json, record["columns"]))
-        return cls(columns, record["label"], record["id"], tuple(map(str, record.get("dropped", ()))), cells)
+        label, row_id = record["label"], record["id"]
+        if not isinstance(label, str | None) or not isinstance(row_id, str | None):
+            raise TypeError("label and id must be names of columns, or null")
+        return cls(columns, label, row_id, tuple(map(str, record.get("dropped", ()))), cells)
 
 
 def check_same_features(model_table: Table, data_table: Table, where: object, ignore_new: bool) -> None:

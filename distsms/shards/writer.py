@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,20 +142,22 @@ def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterat
 class StagedRows(NamedTuple):
     """The rows of a staged shard."""
 
-    X: scipy.sparse.csr_matrix | None  # None if there are codes only
+    X: scipy.sparse.csr_matrix | ShardEntries | None  # None if there are codes only
     ids: list[str] | None
     codes: list[Codes]  # of each group, (rows, codes of a row)
 
-    def take(self, rows: NDArray[np.intp]) -> StagedRows:
-        ids = None if self.ids is None else [self.ids[row] for row in rows]
-        return StagedRows(None if self.X is None else self.X[rows], ids, [group[rows] for group in self.codes])
+    def take(self, rows: NDArray[np.bool_]) -> StagedRows:
+        """Return a copy of the rows that are marked, (rows,)."""
+        ids = None if self.ids is None else list(compress(self.ids, rows))
+        X = self.X.matrix(rows) if isinstance(self.X, ShardEntries) else None if self.X is None else self.X[rows]
+        return StagedRows(X, ids, [group[rows] for group in self.codes])
 
 
 def staged_rows(staged: StagedShard) -> StagedRows:
     """Return all rows of a staged shard of CSR or codes, and their names if they have some. Local."""
-    n, nnz, X = staged.rows, staged.entries, None
+    n, nnz, X = staged.rows, staged.entries, staged.in_memory
     with _arrays(staged) as array:
-        if staged.layout == "csr":
+        if staged.layout == "csr" and X is None:
             arrays = array("X/data").read(0, nnz), array("X/indices").read(0, nnz), array("X/indptr").read(0, n + 1)
             X = scipy.sparse.csr_matrix(arrays, (n, max(1, staged.columns)))
         ids = [name.decode() for name in array("ids").read(0, n).tolist()] if staged.ids else None

@@ -34,6 +34,10 @@ FOLDS = 5
 """How many folds there are if nobody says otherwise."""
 
 
+LEAST = {"folds": 0, "reasons": 0, "seed": 0, "shards": 1, "tree_fits": 1, "at_once": 1}
+"""The smallest whole numbers of fields."""
+
+
 class Arrays(NamedTuple):
     """This rank's rows in memory: features, labels and, on every rank or on none, weights and groups."""
 
@@ -43,12 +47,16 @@ class Arrays(NamedTuple):
     groups: Any = None
 
 
-class Split(NamedTuple):
+@dataclass(frozen=True)
+class Split:
     """The shares of training and test rows (None: all train), what stays together, and the seed."""
 
     shares: Sequence[float] | None = None
     by: str | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, LEAST)
 
     def splitter(self, group: str | None, time: str | None) -> Splitter | None:
         """Return how rows with groups and times in these columns are split; None if all stay together."""
@@ -65,10 +73,6 @@ DEFAULT_LAMBDA = 1e-4
 """The lambda of trainings that do not choose one, and of data with too few rows to choose one."""
 LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """The lambdas that are tried if the user names none; a path tries more at an end where the best one is."""
-
-
-LEAST = {"folds": 0, "reasons": 0, "seed": 0, "shards": 1, "tree_fits": 1, "at_once": 1}
-"""The smallest whole numbers of fields."""
 
 
 @dataclass(frozen=True)
