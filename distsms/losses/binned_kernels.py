@@ -19,6 +19,14 @@ WORD, BLOCK = 1 << SUM_BITS, 2**COUNT_BITS - 1
 are added to larger numbers.
 """
 LOOSE = {"nnan", "nsz", "reassoc"}  # what is compiled with this may add up in any order
+_NO_POS, _NO_NEG = np.array([[np.inf, np.inf, 0.0], [0.0, np.inf, np.inf]])
+"""By kind + 1, what is added to a score so that only those of one class count for a minimum."""
+
+
+@njit(inline="always")
+def is_positive(kind):  # type: ignore[no-untyped-def]
+    """Return 1.0 for the kind 1, and 0.0 for 0 and -1; a choice between floats would be compiled to a branch."""
+    return float((kind + 1) >> 1)
 
 
 @njit(error_model="numpy", fastmath=LOOSE, **UNCOUNTED)
@@ -27,11 +35,9 @@ def extremes(scores, kinds):  # type: ignore[no-untyped-def]
     low_pos = low_neg = np.inf
     high_pos = high_neg = -np.inf
     for i in range(len(scores)):
-        s, kind = scores[i], kinds[i]
-        low_pos = min(low_pos, s if kind > 0 else np.inf)
-        high_pos = max(high_pos, s if kind > 0 else -np.inf)
-        low_neg = min(low_neg, s if kind < 0 else np.inf)
-        high_neg = max(high_neg, s if kind < 0 else -np.inf)
+        s, kind = scores[i], np.uint64(kinds[i] + 1)
+        low_pos, high_pos = min(low_pos, s + _NO_POS[kind]), max(high_pos, s - _NO_POS[kind])
+        low_neg, high_neg = min(low_neg, s + _NO_NEG[kind]), max(high_neg, s - _NO_NEG[kind])
     return low_pos, high_pos, low_neg, high_neg
 
 
@@ -41,15 +47,15 @@ def _beyond(scores, kinds, weights, start, stop, low, high):  # type: ignore[no-
     below = above = 0.0
     for i in range(start, stop):
         s, kind, a = scores[i], kinds[i], weight_of(weights, i)
-        below += a * max(low - (s - 1.0), 0.0) if kind > 0 else 0.0
-        above += a * max(s - high, 0.0) if kind < 0 else 0.0
+        below += a * max(low - (s - 1.0), 0.0) * is_positive(kind)
+        above += a * max(s - high, 0.0) * is_positive(-kind)
     return below, above
 
 
 @njit(inline="always", error_model="numpy")
 def _units(score, kind, low, scale, bits, top):  # type: ignore[no-untyped-def]
     """Return z of the module's docstring."""
-    z = ((score - (1.0 if kind > 0 else 0.0)) - low) * scale + float(1 << bits)
+    z = ((score - is_positive(kind)) - low) * scale + float(1 << bits)
     z = z if z > 0.0 else 0.0
     return int(z if z < top else top)
 
