@@ -298,7 +298,7 @@ class RocAreaBins(RocAreaRisk):
 
     def _count_rows(self, scores: Floats, grid: Grid, totals: NDArray[Any]) -> tuple[float, float]:
         """Add numbers, or weights, and sums of offsets to totals (2, 2 cells); return the sums beyond. Local."""
-        where = grid.low, grid.high, grid.scale, grid.bits, grid.top, grid.fine, np.empty((2, kernel.CHUNK), np.int64)
+        where = grid.low, grid.high, grid.scale, grid.bits, grid.top, grid.fine
         kinds, weights = self._kinds[: len(scores)], self.weights
         if weights is None:
             return kernel.count(scores, kinds, *where, np.zeros_like(totals[0]), *totals)

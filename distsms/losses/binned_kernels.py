@@ -25,7 +25,7 @@ _NO_POS, _NO_NEG = np.array([[np.inf, np.inf, 0.0], [0.0, np.inf, np.inf]])
 
 @njit(inline="always")
 def is_positive(kind):  # type: ignore[no-untyped-def]
-    """Return 1.0 for the kind 1, and 0.0 for 0 and -1; a choice between floats would be compiled to a branch."""
+    """Return 1.0 for the kind 1, and 0.0 for 0 and -1. A choice by the kind would be compiled to a branch."""
     return float((kind + 1) >> 1)
 
 
@@ -45,7 +45,7 @@ def extremes(scores, kinds):  # type: ignore[no-untyped-def]
 def _beyond(scores, kinds, weights, start, stop, low, high):  # type: ignore[no-untyped-def]
     """Return the sums of low - q over the positive rows below low, and of b - high over the negative ones above."""
     below = above = 0.0
-    for i in range(start, stop):
+    for i in range(np.uint64(start), np.uint64(stop)):  # unsigned places need no test of whether they are negative
         s, kind, a = scores[i], kinds[i], weight_of(weights, i)
         below += a * max(low - (s - 1.0), 0.0) * is_positive(kind)
         above += a * max(s - high, 0.0) * is_positive(-kind)
@@ -60,35 +60,31 @@ def _units(score, kind, low, scale, bits, top):  # type: ignore[no-untyped-def]
     return int(z if z < top else top)
 
 
-@njit(error_model="numpy", **UNCOUNTED)
-def _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets):  # type: ignore[no-untyped-def]
-    """Set the place of some rows in a table (2 cells,), negatives of a cell first, and their offsets in the cells."""
-    mask = (1 << bits) - 1
-    for i in range(n):
-        kind = kinds[start + i]
-        z = _units(scores[start + i], kind, low, scale, bits, top)
-        cell, offset = z >> bits, z & mask
-        if fine.shape[1] > 0:
-            shift = fine[1, np.uint64(cell)]
-            cell = fine[0, np.uint64(cell)] + (offset >> shift)
-            offset &= (1 << shift) - 1
-        places[i], offsets[i] = 2 * cell + (kind > 0), offset
+@njit(inline="always", error_model="numpy")
+def _find(score, kind, low, scale, bits, top, fine):  # type: ignore[no-untyped-def]
+    """Return a row's place in a table (2 cells,), negatives of a cell first, and its offset in the cell."""
+    z = _units(score, kind, low, scale, bits, top)
+    cell, offset = z >> bits, z & ((1 << bits) - 1)
+    if fine.shape[1] > 0:
+        shift = fine[1, np.uint64(cell)]
+        cell = fine[0, np.uint64(cell)] + (offset >> shift)
+        offset &= (1 << shift) - 1
+    return np.uint64(2 * cell + (kind > 0)), offset
 
 
 @njit(error_model="numpy", **UNCOUNTED)
-def count(scores, kinds, low, high, scale, bits, top, fine, buffers, words, counts, sums):  # type: ignore[no-untyped-def]
-    """Count rows, add up offsets (2 cells,), and return the result of `_beyond`; buffers and words: working space."""
+def count(scores, kinds, low, high, scale, bits, top, fine, words, counts, sums):  # type: ignore[no-untyped-def]
+    """Count rows, add up offsets (2 cells,), and return the result of `_beyond`; words: working space, all 0."""
     below = above = 0.0
-    places, offsets = buffers[0], buffers[1]
     for begin in range(0, len(scores), BLOCK):
         end = min(begin + BLOCK, len(scores))
         for start in range(begin, end, CHUNK):
-            n = min(CHUNK, end - start)
-            more = _beyond(scores, kinds, None, start, start + n, low, high)
+            stop = min(start + CHUNK, end)
+            more = _beyond(scores, kinds, None, start, stop, low, high)
             below, above = below + more[0], above + more[1]
-            _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets)
-            for i in range(n):
-                words[np.uint64(places[i])] += (WORD + offsets[i]) * abs(kinds[start + i])
+            for i in range(np.uint64(start), np.uint64(stop)):
+                place, offset = _find(scores[i], kinds[i], low, scale, bits, top, fine)
+                words[place] += (WORD + offset) & -abs(np.int64(kinds[i]))  # nothing for the kind 0
         for place in range(len(counts)):
             counts[place] += words[place] >> SUM_BITS
             sums[place] += words[place] & (WORD - 1)
@@ -97,33 +93,22 @@ def count(scores, kinds, low, high, scale, bits, top, fine, buffers, words, coun
 
 
 @njit(error_model="numpy", **UNCOUNTED)
-def weigh(scores, kinds, weights, low, high, scale, bits, top, fine, buffers, counts, sums):  # type: ignore[no-untyped-def]
+def weigh(scores, kinds, weights, low, high, scale, bits, top, fine, counts, sums):  # type: ignore[no-untyped-def]
     """Do what `count` does with the weights of the rows; counts and sums are float64."""
-    below = above = 0.0
-    places, offsets = buffers[0], buffers[1]
-    for start in range(0, len(scores), CHUNK):
-        n = min(CHUNK, len(scores) - start)
-        more = _beyond(scores, kinds, weights, start, start + n, low, high)
-        below, above = below + more[0], above + more[1]
-        _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets)
-        for i in range(n):
-            a, place = weights[start + i], np.uint64(places[i])
-            counts[place] += a
-            sums[place] += a * offsets[i]
+    below, above = _beyond(scores, kinds, weights, 0, len(scores), low, high)
+    for i in range(len(scores)):
+        place, offset = _find(scores[i], kinds[i], low, scale, bits, top, fine)
+        counts[place] += weights[i]
+        sums[place] += weights[i] * offset
     return below, above
 
 
 @njit(error_model="numpy", **UNCOUNTED)
 def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  # type: ignore[no-untyped-def]
     """Set out[row] to the number at the row's place in the table (2 cells,), times its weight."""
-    mask = (1 << bits) - 1
     for i in range(len(scores)):
-        kind = kinds[i]
-        z = _units(scores[i], kind, low, scale, bits, top)
-        cell = z >> bits
-        if fine.shape[1] > 0:
-            cell = fine[0, np.uint64(cell)] + ((z & mask) >> fine[1, np.uint64(cell)])
-        out[i] = table[np.uint64(2 * cell + (kind > 0))] * abs(kind) * weight_of(weights, i)
+        place, _ = _find(scores[i], kinds[i], low, scale, bits, top, fine)
+        out[i] = table[place] * abs(kinds[i]) * weight_of(weights, i)
 
 
 @njit(error_model="numpy")
