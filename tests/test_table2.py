@@ -63,12 +63,13 @@ def test_courses_are_thinned_and_drawn(found):
     assert [table2.has(found, show) for show in shown] == [True, True, False, False, True]
 
 
-def test_sets_of_an_earlier_file_stay_with_their_commit(tmp_path, found):
-    file = tmp_path / "found.json"
+def test_sets_and_lambdas_of_an_earlier_file_stay_with_their_commit(tmp_path, found):
+    file, others = tmp_path / "found.json", [{**found[0], "set": "fd"}, {**found[0], "lambda": 0.5}]
     assert table2.earlier(None, set()) == table2.earlier(file, set()) == []
-    file.write_text(json.dumps({"commit": "abc", "records": [*found, {**found[0], "set": "fd"}]}))
-    assert table2.earlier(file, {"web8"}) == [{"commit": "abc", **found[0], "set": "fd"}]
-    file.write_text(json.dumps({"commit": "def", "records": table2.earlier(file, {"web8"})}))
+    file.write_text(json.dumps({"commit": "abc", "records": [*found, *others]}))
+    again = {(record["set"], record["lambda"]) for record in found}
+    assert table2.earlier(file, again) == [{"commit": "abc", **record} for record in others]
+    file.write_text(json.dumps({"commit": "def", "records": table2.earlier(file, again)}))
     assert table2.earlier(file, set())[0]["commit"] == "abc"
 
 

@@ -9,7 +9,7 @@ is drawn (`distsms synth twin`). Without sets, all 25 twins are meant. For both 
 a proved gap of 0.1 % of J, and BMRM for at most ten times the seconds of LMVM. For the sets of figures 27 to 32, LMVM
 with fixed widths and the accelerated gradient run, too. Rows of more than 12 GiB are streamed. The folder OUTPUT/NAME
 has the runs of a set. If the program was stopped, the same command continues, and sets can be added; --json has those
-of the folder that are finished, and keeps the sets that are in the file already, with the commit that ran them.
+of the folder that are finished, and keeps other sets and lambdas that are in the file already, with their commit.
 """
 
 from __future__ import annotations
@@ -86,18 +86,19 @@ def main() -> None:
         for file in args.output.glob(f"{name}/records.json")
         for record in json.loads(file.read_text(encoding="utf-8"))["records"]
     ]
-    done += earlier(args.json, {record["set"] for record in done})
-    done.sort(key=lambda record: list(twins()).index(record["set"]))
+    done += earlier(args.json, {(record["set"], record["lambda"]) for record in done})
+    done.sort(key=lambda record: (list(twins()).index(record["set"]), -record["lambda"]))
     records.write(args.json, "scripts.experiments.table2", done)
     print(table(done, "best"))
 
 
-def earlier(file: Path | None, sets: set[str]) -> list[Record]:
-    """Return the records of other sets in a file that was written before, each with the commit that it is of."""
+def earlier(file: Path | None, again: set[tuple[str, float]]) -> list[Record]:
+    """Return the records of a file that was written before, each with the commit that it is of, but for those of sets
+    and lambdas that ran again."""
     if file is None or not file.exists():
         return []
     contents = records.read(file)
-    kept = [record for record in contents["records"] if record["set"] not in sets]
+    kept = [record for record in contents["records"] if (record["set"], record["lambda"]) not in again]
     return [{"commit": contents["commit"], **record} for record in kept]
 
 
