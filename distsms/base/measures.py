@@ -172,11 +172,12 @@ RANKING = tuple(name for name, family in FAMILIES.items() if family.of_paper)
 ALIASES = {"auc": "rocarea", "roc_auc": "rocarea", "roc-auc": "rocarea"}
 """Other names that are understood."""
 
-CHOOSERS = (
+RANKING_CHOOSERS = (
     "rocarea, prbep, average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE,"
-    " precision@recall=RATE, pauc@RATE, recall@SHARE%, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
+    " precision@recall=RATE, pauc@RATE, recall@SHARE%"
 )
-"""The measures of held-out rows that can choose a lambda, whatever is trained; see `check_chooser`."""
+CHOOSERS = f"{RANKING_CHOOSERS}, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
+"""The measures of held-out rows that can choose a lambda, in a baseline only those of rankings; see `check_chooser`."""
 
 SHOWN = {name: FAMILIES[name].shown or name for name in RANKING}
 """How these two are written in reports."""

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
-from distsms.base.measures import RANKING
+from distsms.base.measures import RANKING, RANKING_CHOOSERS
 from distsms.cli import options, train
 from distsms.cli.features import FoldsNarrator
 from distsms.cli.path import GRID, GRID_KEYWORDS, check_measure, flat, measure_of
@@ -72,7 +72,7 @@ examples:
 
 OPTIONS = f"""\
 {options.DATA}
-{GRID.format(names=", ".join([*RANKING, "pauc@BETA"]))}
+{GRID.format(names=", ".join([*RANKING, "pauc@BETA"]), choosers=RANKING_CHOOSERS.replace("%", "%%"))}
 {options.WITHIN_GROUPS}
 --path FOLDER  Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The
     lambdas of --lambdas are tried, too.

@@ -84,9 +84,9 @@ OPTIONS = f"""\
     bound.
 --init MODEL  Start from this model, for example that of a larger lambda.
 --ignore-new-features  Leave out those columns of --test that the model lacks, instead of refusing them.
---no-check  Do not compare the model with a quick ROCArea model. After a training for another measure, one is trained on
-    a sample of the rows, in at most a tenth of the run's time or two seconds (and some more when its loops are first
-    compiled), and a warning says if it is clearly better on rows that trained neither.
+--no-check  Do not compare the model with a quick ROCArea model. After a training for a measure other than ROCArea and
+    the logistic ones, one is trained on a sample of the rows, in at most a tenth of the run's time or two seconds (and
+    more when its loops are first compiled), and a warning says if it is clearly better on rows that trained neither.
 --usage  Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.
 --quiet  Print nothing but errors and warnings on the model.
 method:

@@ -12,7 +12,7 @@ this does not help, the rows are sorted after all (`exact_class`), as they are w
 apart: there, sorting looks at few rows of the larger one.
 
 Offsets in cells are whole numbers of small units, so that sums are the same to the bit on any number of ranks. Cost for
-c cells: two passes over the scores, a sum of 32 c bytes over ranks, O(c) time and 100 c bytes of memory.
+c cells: two passes over the scores, a sum of 32 c bytes over ranks, O(c) time, and `OF_ALL` bytes of memory for each.
 """
 
 from __future__ import annotations

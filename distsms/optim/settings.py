@@ -87,13 +87,14 @@ class Settings:
     solver : str
         The solver: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
     history : int, optional
-        The largest number of pairs of vectors that the solver remembers; see `usual_pairs` for the default.
+        The largest number of pairs of vectors that the solver remembers; by default 50 (100 for pauc@BETA), 10 with
+        more than 16,384 columns, and 5 with more columns than rows.
     planes : int
         The largest number of planes in the proof, at least 2. "bmrm" keeps all of its planes, as far as memory allows.
     scaling : float, optional
-        The exponent of a change of variables, from 0 (none) to 1; by default `SCALING` or `SCALING_OF_MORE`. The solver
-        works on w_j (m_j + lambda)^scaling, where m_j is the mean of x_ij^2 over the rows. The problem and its minimum
-        stay the same. Solvers that do not gain from it ignore it.
+        The exponent of a change of variables, from 0 (none) to 1; by default 0.125 with at most 512 columns, and 0.2
+        with more. The solver works on w_j (m_j + lambda)^scaling, where m_j is the mean of x_ij^2 over the rows. The
+        problem and its minimum stay the same. Solvers that do not gain from it ignore it.
     zero_plane : bool
         Whether the inequality R >= 0 is one of the planes, as in BMRM (2007). Algorithm 1 of the paper does not use it.
     bundle_steps : bool

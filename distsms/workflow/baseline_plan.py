@@ -13,7 +13,7 @@ from distsms.base import memory
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
-from distsms.base.measures import RANKING, Measure, check_chooser
+from distsms.base.measures import RANKING, RANKING_CHOOSERS, Measure, check_chooser
 from distsms.base.wording import Message, option
 from distsms.features.build import refuse_codes
 from distsms.features.fit import count_attributes
@@ -224,10 +224,8 @@ def check_measures(request: BaselineRequest) -> None:
         recall = select.replace("lift", "recall")
         raise InputError(f"{select} is {recall} divided by a share of the rows; choose by {recall}")
     if "@" not in select:
-        others = (
-            "average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
-        )
-        raise InputError(f"{select} depends on a threshold, which methods do not share; choose by {others}")
+        why = f"{select} depends on a threshold, which methods do not share"
+        raise InputError(f"{why}; choose by another measure: {RANKING_CHOOSERS}")
 
 
 def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) -> Problem:

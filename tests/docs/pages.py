@@ -38,7 +38,6 @@ NOT_RUN = {
     "docker build": CONTAINERS,
     "docker build -t registry": KUBERNETES,
     "export MLFLOW_TRACKING_URI": "it needs MLflow; tests/docs/test_mlflow.py runs the example where it is installed",
-    "python -m scripts.experiments.attack": "it takes minutes; the page on testing runs it with fewer problems",
     "python -m scripts.experiments.table2": "it draws and trains on sets of up to 480 million nonzeros, for an hour",
     "python -m scripts.experiments.strings repeat": "it makes 20 million rows",
     "python tests/robustness/mutate.py": "it runs the tests of a sub-package for every mutant",
