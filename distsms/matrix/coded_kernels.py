@@ -25,7 +25,6 @@ _WORTH = 16
 """Tables of so many places for each row pay."""
 TOGETHER = 2**13
 """Four blocks of at most so many codes each are looked up at a time, so that scores are read and written only once."""
-ONE, TWO = np.uint64(1), np.uint64(2)
 
 
 @njit()
@@ -73,30 +72,16 @@ def look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
 
 
 @njit()
-def _add_two(table: Array, i: Any, j: Any, x: float, y: float) -> None:
-    """Add x to table[i], then y to table[j]: both are read before one is written, without a branch."""
-    first, second = table[i] + x, table[j]
-    second = (first if i == j else second) + y
-    table[i] = first
-    table[j] = second
-
-
-@njit()
 def add_up_four(codes: Array, run: int, c: Array, tables: Array) -> None:
     n = len(c)
     c0, c1, c2, c3 = codes[:n], codes[run : run + n], codes[2 * run : 2 * run + n], codes[3 * run : 3 * run + n]
     t0, t1, t2, t3 = tables[0], tables[1], tables[2], tables[3]
-    for half in range(np.uint64(n // 2)):  # unsigned, since Numba adds a test for negative values to signed indices
-        r = TWO * half
-        s = r + ONE
-        x, y = c[r], c[s]
-        _add_two(t0, c0[r], c0[s], x, y)
-        _add_two(t1, c1[r], c1[s], x, y)
-        _add_two(t2, c2[r], c2[s], x, y)
-        _add_two(t3, c3[r], c3[s], x, y)
-    if n % 2:
-        for k in range(4):
-            tables[k, codes[k * run + n - 1]] += c[n - 1]
+    for r in range(n):
+        x = c[r]
+        t0[c0[r]] += x
+        t1[c1[r]] += x
+        t2[c2[r]] += x
+        t3[c3[r]] += x
 
 
 @njit()
