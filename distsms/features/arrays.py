@@ -16,6 +16,7 @@ from distsms.base.wording import format_value
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.rows import RowParts, Rows
+from distsms.matrix.arrays import as_numbers
 from distsms.shards.manifest import Manifest
 
 OF_TREES = ("min_leaf", "tree_rows", "seed")
@@ -28,7 +29,7 @@ class ArrayRows(RowParts):
     table: Any = None
 
     def __init__(self, X: Any, labels: Labels, weights: Floats | None = None, names: Sequence[str] = ()) -> None:
-        self.X, self.labels, self.row_weights = X, labels, weights
+        self.X, self.labels, self.row_weights = as_numbers(X), labels, weights
         self.names = names
         self.n, self.p = X.shape
         self.last, self.weights, self.dtype = self.n, weights is not None, str(X.dtype)

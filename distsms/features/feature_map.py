@@ -23,7 +23,7 @@ from distsms.base.errors import InputError
 from distsms.features.bins import Bins
 from distsms.features.forest import Forest
 from distsms.features.rows import widened
-from distsms.matrix.arrays import as_features
+from distsms.matrix.arrays import as_features, as_numbers
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from distsms.matrix.side_by_side import SideBySide
@@ -99,8 +99,8 @@ class FeatureMap:
 
     def to_csr(self, X: Any) -> scipy.sparse.csr_matrix:
         """Return the columns that the codes of rows stand for, given as for `codes`, as a matrix of float64."""
-        blocks = [to_csr(part.code_map, codes) for part, codes in zip(self.parts, self.codes(X), strict=True)]
-        return scipy.sparse.hstack(blocks, "csr")
+        blocks = zip(self.parts, self.codes(as_numbers(X)), strict=True)
+        return scipy.sparse.hstack([to_csr(part.code_map, codes) for part, codes in blocks], "csr")
 
     def column_name(self, j: int) -> str:
         """Return the name of coded column j, counted from 0 behind those that are kept."""

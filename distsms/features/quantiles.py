@@ -107,21 +107,22 @@ def _quantiles(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> li
     if not values:
         return []
     wholes = comm.sum(np.array([column.sums[-1] for column in values]))
-    candidates = _select(values, wholes[:, None] * np.arange(1, n_bins) / n_bins, comm)
+    # Sums of whole numbers are exact; other sums differ by far less than `slack` if ranks add in another order.
+    inexact = comm.maximum(np.array([1.0 * any((column.sums % 1).any() for column in values)]))[0]
+    slack = 1 + 1e-9 * float(inexact)
+    candidates = _select(values, slack * wholes[:, None] * np.arange(1, n_bins) / n_bins, comm)
     weights = comm.sum(
         np.array([column.up_to(keys) - column.up_to(keys - 1) for column, keys in zip(values, candidates, strict=True)])
     )
-    heavy = [
-        np.unique(keys[weight > 2 * whole / n_bins])
-        for keys, weight, whole in zip(candidates, weights, wholes, strict=True)
-    ]
+    are_heavy = weights > slack * 2 * wholes[:, None] / n_bins
+    heavy = [np.unique(keys[which]) for keys, which in zip(candidates, are_heavy, strict=True)]
     lighter = [k for k, keys in enumerate(heavy) if len(keys)]
     rest = [_without(values[k], heavy[k]) for k in lighter]
     targets = np.full((len(rest), n_bins - 1), np.inf)
     totals = comm.sum(np.array([column.sums[-1] for column in rest]))
     for row, k, total in zip(targets, lighter, totals, strict=True):
         bins = n_bins - 2 * len(heavy[k])
-        row[: max(0, bins - 1)] = total * np.arange(1, bins) / bins
+        row[: max(0, bins - 1)] = slack * total * np.arange(1, bins) / bins
     for k, row, keys in zip(lighter, targets, _select(rest, targets, comm), strict=True):
         candidates[k] = keys[: np.count_nonzero(np.isfinite(row))]
     # The smallest value, and the next one after each heavy value.

@@ -43,12 +43,13 @@ def strongest(bins: Bins, parts: Iterable[Rows], manifest: Manifest, k: int, com
         place[:] = np.where(of_attribute < size, of_attribute, size)
     share = _fitted(places, bins.sizes, y, weights, comm)
     g, h = weights * (y - share), weights * share * (1 - share)
-    scored, batch = list[Pair](), list[tuple[int, int]]()
-    for pair in combinations(range(len(bins.sizes)), 2):
-        batch.append(pair)
-        if pair[0] == len(bins.sizes) - 2 or sum(bins.sizes[a] * bins.sizes[b] for a, b in batch) > _CELLS:
+    scored, batch, cells = list[Pair](), list[tuple[int, int]](), 0
+    for a, b in combinations(range(len(bins.sizes)), 2):
+        batch.append((a, b))
+        cells += bins.sizes[a] * bins.sizes[b]
+        if a == len(bins.sizes) - 2 or cells > _CELLS:
             scored += _gains(batch, places, bins.sizes, g, h, comm)
-            batch = []
+            batch, cells = [], 0
     return sorted(scored, key=lambda pair: (-pair.gain, pair.a, pair.b))[:k]
 
 

@@ -45,11 +45,11 @@ def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = No
     columns = {"y": y, "weights": weights, "groups": groups}
     others = {name: np.asarray(column) for name, column in columns.items() if column is not None}
     others = {name: column.astype(str) if column.dtype == object else column for name, column in others.items()}
+    X = as_numbers(X)
     if sparse.issparse(X):
-        rows = X.tocsr()
-        X_arrays = {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data, "shape": np.array(rows.shape)}
+        X_arrays = {"indptr": X.indptr, "indices": X.indices, "data": X.data, "shape": np.array(X.shape)}
     else:
-        X_arrays = {"X": np.ascontiguousarray(as_numbers(X))}
+        X_arrays = {"X": np.ascontiguousarray(X)}
     with naming_failures(path):
         np.savez(path, **X_arrays, **others)
 

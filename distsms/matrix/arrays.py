@@ -27,6 +27,8 @@ def as_features(X: Any) -> SparseRows | DenseRows:
 def as_numbers(X: Any) -> Any:
     """Return a matrix of numbers (n, p) as CSR or as an array. Raises InputError for anything else. Local."""
     try:
+        if scipy.sparse.issparse(X) and hasattr(X, "check_format"):  # SciPy, too, trusts indices wherever it uses them
+            type(X)(X).check_format()  # of a view, since the check may change its arrays
         X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
         X = X if X.dtype.kind in "biuf" else X.astype(np.float64)
     except (TypeError, ValueError) as error:

@@ -303,8 +303,8 @@ class Strings(CodeMap):
     def shares(self) -> tuple[float, ...]:
         """The length of a row in each part: the weighted degree (0 if there is none), and each spectrum."""
         weights = self.weights or (1.0,) * ((self.degree > 0) + len(self.spectra))
-        size = math.hypot(*weights)
-        return (*(() if self.degree else (0.0,)), *(weight / size for weight in weights))
+        shares = tuple(weight / math.hypot(*weights) for weight in weights)
+        return shares if self.degree else (0.0, *shares)
 
     @cached_property
     def degree_values(self) -> Floats:

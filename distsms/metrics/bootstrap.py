@@ -82,6 +82,9 @@ def _replicates(scored: Scored, draws: Draws, k: int | None) -> tuple[Floats, Fl
         for block, table in tables(window, missing, comm):
             values[block], positives[block] = _of_tables(table, k, places[1] == n)
         missing = missing[np.isinf(values[missing])]
+        if margin >= n:  # the window held all rows, but a score that is NaN is in none
+            values[missing] = np.nan
+            break
         margin = 4 * margin + 1
     return values, positives
 

@@ -5,7 +5,7 @@ different weights are worth. Rows of weight 0 have been left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -65,19 +65,17 @@ def weighted_mean(
 
 def mean_and_deviation(scored: Scored) -> tuple[float, float]:
     """Return the (weighted) mean of all scores and their standard deviation; NaN without rows. **Collective.**"""
-    values, weights, comm = scored.scores, scored.weights, scored.comm
 
-    def total(of: Callable[[Floats], Floats]) -> float:
-        blocks = (slice(start, start + BLOCK) for start in range(0, len(values), BLOCK))
-        pieces = ((values[rows], 1.0 if weights is None else weights[rows]) for rows in blocks)
-        return sum((float(np.sum(a * of(some))) for some, a in pieces), start=0.0)
+    def total(centre: float, power: int) -> float:
+        blocks = (scored.of(slice(start, start + BLOCK)) for start in range(0, len(scored.scores), BLOCK))
+        return sum((float(np.sum(rows.mass * (rows.scores - centre) ** power)) for rows in blocks), start=0.0)
 
-    mass_here = float(len(values)) if weights is None else float(np.sum(weights))
-    summed, mass = comm.sum(np.array([total(lambda some: some), mass_here])).tolist()
+    mass_here = float(len(scored.scores)) if scored.weights is None else float(np.sum(scored.weights))
+    summed, mass = scored.comm.sum(np.array([total(0.0, 1), mass_here])).tolist()
     if not mass:
         return math.nan, math.nan
     mean = summed / mass
-    return mean, math.sqrt(float(comm.sum(np.array([total(lambda some: (some - mean) ** 2)]))[0]) / mass)
+    return mean, math.sqrt(float(scored.comm.sum(np.array([total(mean, 2)]))[0]) / mass)
 
 
 def describe_weights(scored: Scored) -> dict[str, float]:

@@ -27,7 +27,7 @@ from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
 from distsms.optim.course import Watcher
 from distsms.optim.dual_variables import TINY, DualPlane, Multipliers, Probabilities
-from distsms.optim.objective import Objective
+from distsms.optim.objective import EPS, Objective
 from distsms.optim.proof import TOLERATED
 from distsms.optim.result import State
 from distsms.optim.settings import GATHERED, Settings, ascends
@@ -138,6 +138,7 @@ class _Ascent:
             if new_passes < 0:
                 return None
             plane, r = self._plane()
+            self._sizes = self._dual.row_sizes(self._rows)
             if not math.isfinite(plane.d):
                 return None
             w, late = r / -settings.lam, self._seconds() >= settings.time_limit
@@ -152,9 +153,8 @@ class _Ascent:
             final = target >= gap or self._evaluations + 1 >= settings.max_evaluations
             if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, target):
                 # The sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`.
-                sizes = self._dual.row_sizes(self._rows)
-                if sizes.loss_of_proof(self._loss.R_at_zero, settings.lam) <= TOLERATED * target:
-                    self._objective.row_sizes = sizes
+                if self._sizes.loss_of_proof(self._loss.R_at_zero, settings.lam) <= TOLERATED * target:
+                    self._objective.row_sizes = self._sizes
                 r, plane = self._highest
                 return Opened(self._best, r, plane, self._evaluations, self._seconds(), final or stop)
 
@@ -211,7 +211,9 @@ class _Ascent:
         omega = -0.5 * inner  # <r, w> = -lambda ||w||^2
         with objective.clock.phase("loss"):
             theta, J, R = self._best_multiple(omega, s)
-        bound = plane.d - omega - ROUNDING * self._settings.target(J)
+        # Rounding of r and of d, and of <r, w>, which is at most as much as that of r.
+        of_sizes = 2 * self._sizes.loss_of_proof(max(omega, 0.0), self._settings.lam) + EPS * self._loss.additions
+        bound = plane.d - omega - max(ROUNDING * self._settings.target(J), of_sizes)
         if not math.isfinite(J - bound):
             self._highest = None
             return True

@@ -98,8 +98,8 @@ class Origins:
                 used.discard(number)
                 for shares in mixtures:
                     gone, rest = shares.pop(number, 0.0), sum(shares.values())
-                    for other in shares if gone else ():
-                        shares[other] *= 1 + gone / rest
+                    for other in shares if gone and rest else ():  # the rest may have underflowed
+                        shares[other] = shares[other] / rest * (rest + gone)
         self._points = {number: point for number, point in self._points.items() if number in used}
 
     def mixture(self) -> list[Origin]:

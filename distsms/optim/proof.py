@@ -101,8 +101,7 @@ class Proof:
 
     def _remedy(self, rounding: float) -> str:
         """Say what helps where rounding may change the gap so much. **Collective** among the ranks of the solver."""
-        if rounding <= HARMLESS:
-            enough = max(2.5 * rounding, self.proved()[1])
+        if rounding <= HARMLESS and math.isfinite(enough := max(2.5 * rounding, self.proved()[1])):
             digit = 10.0 ** math.floor(math.log10(enough))
             text = f"{math.ceil(enough / digit) * digit:.1g}"  # rounded up, so that it is enough
             if self.best.J < SMALL:

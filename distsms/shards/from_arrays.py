@@ -265,8 +265,8 @@ def write_data(
         (n, p), names = (len(code_arrays[0]), 0), None
     else:
         X, names = numbers(X, Communicator())
-        X = X.tocsr() if scipy.sparse.issparse(X) else np.asarray(X)
-        if X.ndim != 2 or min(X.shape) < 1:
+        X = as_numbers(X)
+        if min(X.shape) < 1:
             raise InputError(f"X has shape {X.shape}; a data set needs rows and columns")
         n, p = X.shape
     if wrong := [array.shape for array in code_arrays if len(array) != n]:

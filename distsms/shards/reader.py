@@ -84,6 +84,7 @@ class OpenShard:
         self.shard, self.offset, self._manifest = shard, offset, manifest
         self._raw, self._compression, self._arrays = raw, manifest.compression, dict[str, storage.StoredArray]()
         self._in_memory = None if manifest.in_memory is None else manifest.in_memory.shards.get(shard.file)
+        self._limit = min(shard.columns, manifest.p_entries)  # of columns, and of the entries of a row
         if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != SHARD_VERSION:
             raise InputError(f"{path}: is not a shard of format {FORMAT}, version {SHARD_VERSION}.")
         if hdf5.attribute(file, "complete") != 1:
@@ -191,14 +192,17 @@ class OpenShard:
         return row, entries_before[row]
 
     def read_indptr(self, part: ShardRange) -> NDArray[np.int64]:
-        """Return the (rows + 1,) row pointers of a part, counted from the start of the shard."""
+        """Return the (rows + 1,) row pointers of a part, counted from the start of the shard. No row has more entries
+        than there are columns, so that it fits into arrays of a number for each."""
         indptr = self.read("X/indptr", part.start, part.stop + 1)
-        wrong = np.concatenate(([indptr[0] < 0], indptr[1:] < indptr[:-1], [indptr[-1] > self.n_entries]))
+        misfit = (indptr[1:] < indptr[:-1]) | (np.diff(indptr) > self._limit)
+        wrong = np.concatenate(([indptr[0] < 0], misfit, [indptr[-1] > self.n_entries]))
         wrong[0] |= part.start == 0 and indptr[0] != 0
         wrong[-1] |= part.stop == self.shard.rows and indptr[-1] != self.n_entries
         if wrong.any():
             row = part.start + max(int(wrong.argmax()) - 1, 0)
-            raise InputError(f"{self.path}: indptr descends or leads out of the file near {self.row_name(row)}.")
+            problem = f"indptr descends, leads out of the file or makes too long a row near {self.row_name(row)}"
+            raise InputError(f"{self.path}: {problem}. {COPY_AGAIN}")
         return indptr
 
     def read_labels(self, part: ShardRange) -> Labels:
@@ -299,10 +303,9 @@ class OpenShard:
 
     def check_indices(self, part: ShardRange, indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
         """Raise InputError unless columns are in the shard's range and ascend in each row; see `read_indices`."""
-        limit = min(self.shard.columns, self._manifest.p_entries)
-        if len(indices) and indices.view(f"u{indices.itemsize}").max() >= limit:  # negative ones are large then
-            wrong = (indices < 0) | (indices >= limit)
-            self._refuse(wrong, indices, part, "column", f"must be from 0 to {limit - 1}", indptr)
+        if len(indices) and indices.view(f"u{indices.itemsize}").max() >= self._limit:  # negative ones are large then
+            wrong = (indices < 0) | (indices >= self._limit)
+            self._refuse(wrong, indices, part, "column", f"must be from 0 to {self._limit - 1}", indptr)
         if self.shard.digests is not None:  # then the columns are those that were written
             return
         wrong = np.empty(len(indices), np.bool_)

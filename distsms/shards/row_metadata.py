@@ -42,6 +42,7 @@ NO_TIME = "expected a time: a number, or a date such as 2024-05-31 or 2024-05-31
 TOO_LONG = (
     "times are stored as float64, which cannot distinguish whole numbers of this size; subtract the first time from all"
 )
+_LONGEST = 2**12  # bytes of a line of a file of weights
 _WHOLE = re.compile(r"\+?(-?[0-9]+)(?:\.0*)?")
 _OWN = 0x67726F75  # of which nothing else makes keys
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -139,10 +140,11 @@ def times(strings: Sequence[str], fail: RaiseForRow) -> tuple[Times, frozenset[s
     for row, text in enumerate(strings):
         is_number = DECIMAL.fullmatch(text)
         value = float(text) if is_number else _seconds(text)
-        if abs(value) >= 2**53 and (match := _WHOLE.fullmatch(text)) and int(value) != int(match[1]):
-            fail(row, f"found {text!r:.40}: {TOO_LONG}")
         if not math.isfinite(value):
             fail(row, f"found {text!r:.40}: {NO_TIME}")
+        # Python makes no int of a text with very many digits, which may be zeros before the others.
+        if abs(value) >= 2**53 and (match := _WHOLE.fullmatch(text)) and Decimal(value) != Decimal(match[1]):
+            fail(row, f"found {text!r:.40}: {TOO_LONG}")
         values.append(value)
         kinds.add(NUMBERS if is_number else DATES)
     return np.array(values, np.float64), frozenset(kinds)
@@ -182,7 +184,7 @@ def read_weight_file(path: str | os.PathLike[str], first: int, count: int, n_row
 
     texts, n_lines = list[str](), 0
     with text_files.open_text(os.fspath(path)) as lines:
-        for row, line in enumerate(lines):
+        for row, line in enumerate(iter(partial(text_files.read_line, lines, os.fspath(path), _LONGEST), b"")):
             text = (line if row else line.removeprefix(text_files.BYTE_ORDER_MARK)).strip()
             if text:
                 n_lines = row + 1  # lines at the end that are empty do not count

@@ -142,28 +142,17 @@ class ContiguousArray(FileArray):
         if self.checksums is None:
             self._fill(self.offset + at, data)
             return
-        first = at - at % _READ
-        for low in range(first, at + len(data), _READ):
-            self._read_checked(self.checksums, max(low, at), data[max(low - at, 0) : low + _READ - at])
-
-    def _read_checked(self, checksums: Checksums, at: int, data: NDArray[np.uint8]) -> None:
-        """Read bytes of the array, from `at` on, and compare the whole blocks that they are in."""
-        self._fill(self.offset + at, data)
-        end, size, view = at + len(data), self.n_bytes(0, self.shape[0]), data.data
-        first, last = at // BLOCK, -(-end // BLOCK)
-        places = range(first * BLOCK - at, len(data), BLOCK)
-        block_hashes = [xxhash.xxh3_64_intdigest(view[max(place, 0) : place + BLOCK]) for place in places]
-        for number in {first, last - 1} if block_hashes else ():
-            low, high = number * BLOCK, min((number + 1) * BLOCK, size)
-            if low < at or end < high:
-                block = np.empty(high - low, np.uint8)
+        end, size = at + len(data), self.n_bytes(0, self.shape[0])
+        for low in range(at - at % BLOCK, end, _READ):  # whole blocks, of which the first and last may reach beyond
+            high = min(low + _READ, -(-end // BLOCK) * BLOCK, size)
+            is_inside = at <= low and high <= end
+            blocks = data[low - at : high - at] if is_inside else np.empty(high - low, np.uint8)
+            self._fill(self.offset + low, blocks)
+            if _of_blocks(blocks) != self.checksums[low // BLOCK : -(-high // BLOCK)].tolist():
+                raise _damaged()
+            if not is_inside:
                 inside = slice(max(low, at), min(high, end))
-                self._fill(self.offset + low, block[: inside.start - low])
-                block[inside.start - low : inside.stop - low] = data[inside.start - at : inside.stop - at]
-                self._fill(self.offset + inside.stop, block[inside.stop - low :])
-                block_hashes[number - first] = xxhash.xxh3_64_intdigest(block.data)
-        if block_hashes != checksums[first:last].tolist():
-            raise _damaged()
+                data[inside.start - at : inside.stop - at] = blocks[inside.start - low : inside.stop - low]
 
 
 @dataclass(frozen=True)

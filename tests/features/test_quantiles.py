@@ -132,3 +132,13 @@ def test_numbers_are_compared_as_float32(kind):
         as_single(column), np.array([0.1, 0.3, 0.0, 3.4028235e38, -3.4028235e38, 0.0], np.float32)
     )
     assert not np.signbit(as_single(column)[[2, 5]]).any()
+
+
+@pytest.mark.parametrize("n_bins", [2, 5])
+def test_equal_weights_that_are_no_whole_numbers_change_nothing(n_bins, comm):
+    """Sums of 0.1 are not exact, and depend on which rank has which rows; edges do not."""
+    columns = [np.arange(1.0, 11), np.array([0.0] * 4 + [1, 2, 3, 4, 5, 6])]
+    for own, wanted in zip(
+        found(comm, columns, np.full(10, 0.1), n_bins, []), found(comm, columns, None, n_bins, []), strict=True
+    ):
+        np.testing.assert_array_equal(own, wanted)

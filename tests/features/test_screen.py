@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -57,3 +59,26 @@ def test_a_rank_without_rows_sums_the_same_type():
 
     first, second = run_ranks(2, work)
     assert first == second
+
+
+@pytest.mark.serial
+def test_batches_of_many_pairs(monkeypatch):
+    """They are as large as allowed, and a pair takes no longer if there are many others."""
+    looked, batches = [], []
+
+    class Sizes(tuple):
+        def __getitem__(self, number):
+            looked.append(number)
+            return super().__getitem__(number)
+
+    def gains(pairs, *rest):
+        batches.append(len(pairs))
+        return [screen.Pair(a, b, a + b) for a, b in pairs]
+
+    monkeypatch.setattr(screen, "_sample", lambda *rows: (np.zeros((1, 40), int), np.zeros(1), np.ones(1)))
+    monkeypatch.setattr(screen, "_fitted", lambda *rows: np.zeros(1))
+    monkeypatch.setattr(screen, "_gains", gains)
+    monkeypatch.setattr(screen, "_CELLS", 4 * 300)
+    best = screen.strongest(SimpleNamespace(sizes=Sizes([2] * 40)), [], None, 2, ALONE)
+    assert best == [(38, 39, 77), (37, 39, 76)] and len(looked) == 2 * 780
+    assert batches == [301, 301, 178]

@@ -117,6 +117,7 @@ def test_a_file_of_weights_for_svmlight_text(comm, shared_dir):
         ("1\n2\n1_000\n", ":3: found '1_000': expected a weight"),
         ("1\n\n3\n", ":2: found '': expected a weight"),
         ("1\ntwo\n1e999\n", ":2: found 'two': expected a weight"),
+        (f"1\n{'0' * 10000}\n3\n", "a line has more than 4096 bytes"),
     ],
 )
 def test_a_wrong_file_of_weights_is_refused_with_its_line(tmp_path, text, problem):

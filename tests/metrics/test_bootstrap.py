@@ -96,3 +96,14 @@ def test_numpy_draws_the_same_rows(weighted, monkeypatch):
         tables.append(np.zeros((40, 9), float if weighted else np.int64))
         bootstrap.tabulate(keys, column, np.arange(5, 45), tables[-1], weights if weighted else None)
     assert tables[0].tobytes() == tables[1].tobytes() and tables[0].any()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("k", [None, 2])
+def test_scores_that_are_no_numbers_have_no_replicates(weighted, k, comm):
+    """Some replicates have too many of them above any window; it does not become wider without an end."""
+    scores, labels = np.array([np.nan, np.nan, 1.0, 0.0, -1.0, 2.0]), np.array([1, -1, 1, -1, 1, -1], np.int8)
+    mine, rows = ([local_part(array, comm) for array in (scores, labels)], local_part(np.arange(6), comm))
+    scored = Scored(*mine, comm, np.ones(len(rows)) if weighted else None)
+    values = bootstrap._replicates(scored, bootstrap.Draws(rows, 30), k)[0]
+    assert np.isnan(values).any() and not np.isinf(values).any()

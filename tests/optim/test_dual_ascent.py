@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -405,6 +407,20 @@ def test_the_sizes_of_the_rows_bound_rounding(kind, comm):
     for c in np.vstack([2 * rng.dirichlet(np.full(len(kept), 0.1), 20), 2 * np.eye(len(kept))]):
         of_columns = counts * EPS / 2 * (c @ np.abs(kept))  # the usual bound for each column
         assert np.linalg.norm(of_columns) <= sizes.plane_error()
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ["logistic", *MACHINES])
+def test_what_rounding_may_do_is_taken_from_its_bounds(measure):
+    """However small the target is, they are below what its plane proves in exact arithmetic."""
+    for seed in range(12):
+        rng, states = np.random.default_rng(seed), []
+        X, y = rng.normal(size=(30, 40)), np.where(np.arange(30) % 3, -1, 1).astype(np.int8)
+        objective = Objective(DenseRows(X), [make_loss(measure, "gather", y, None, Communicator())], Communicator())
+        lam = 10.0 ** (seed % 4 - 2)
+        found = ascend(objective, Settings(lam, 1e-17, solver="lbfgs"), noting(states))
+        r = np.dot([Fraction(c) for c in found.plane.c.tolist()], np.array([[Fraction(x) for x in row] for row in X]))
+        assert states[-1].lower_bound <= Fraction(found.plane.d) - r @ r / (2 * Fraction(lam))
 
 
 @pytest.mark.parametrize("measure", ["logistic", *MACHINES])

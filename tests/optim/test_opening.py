@@ -14,6 +14,7 @@ from distsms.matrix.local import DenseRows
 from distsms.optim.dual_ascent import suits
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import ElasticNet
+from distsms.optim.proof import Proof
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, ascends
@@ -93,6 +94,12 @@ def test_who_has_none():
         assert not suits(objective(*data(rows, 40), Communicator(), measure), usual)
     assert not suits(objective(*data(31, 400), Communicator()), usual)
     assert ascends(2**19, 2**20, True) and not ascends(2**19 + 1, 2**22, False)
+
+
+@pytest.mark.serial
+def test_no_gap_is_advised_where_none_is_finite():
+    proof = Proof(objective(*data(40, 5), Communicator()), Settings(1.0, zero_plane=False))
+    assert proof._remedy(1e-9).endswith("ask for a larger gap")
 
 
 @pytest.mark.serial

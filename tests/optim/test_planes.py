@@ -208,6 +208,15 @@ def test_points_that_are_too_many_leave_their_shares_to_the_others():
         assert all(each.nu == each.w[0] / 8 for each in origins.mixture())
 
 
+def test_shares_that_have_underflowed_take_over_nothing():
+    origins = Origins(most=1)
+    origins.put(0, Origin(np.zeros(1), 0.0))
+    origins.put(1, Origin(np.ones(1), 0.0, share=0.25))
+    origins.merge(0, 1, 1.0, 5e-324)  # the first plane has a quarter of that from the second point, which is 0
+    origins.follow(np.array([0.1, 0.9]), best=True)
+    assert [(point.w[0], point.share) for point in origins.mixture()] == [(1.0, pytest.approx(0.325))]
+
+
 def test_merging_keeps_the_gram_matrix_true():
     rng = np.random.default_rng(0)
     certificate = Planes(whole(6), ElasticNet(1e-3), True, 4)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.base.errors import InputError
-from distsms.shards import dataset
+from distsms.shards import dataset, storage
 from distsms.shards.dataset import load
 from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import COMPRESSIONS, prepare, publish, verify
@@ -57,6 +57,20 @@ DAMAGES = [
     ("X/indptr", 20, 3, "indptr"),
     ("X/indptr", 20, lambda last: last - 1, "indptr"),
 ]
+
+
+def test_a_row_that_is_longer_than_there_are_columns(own_dir):
+    """Checksums that fit do not help: anyone can compute them, and arrays of one number a column hold any row."""
+    write_data(own_dir, *draw())
+    with h5py.File(own_dir / "shard-00000.h5", "r+") as file:
+        indptr = file["X/indptr"][:]
+        indptr[8:-1] = indptr[-1]
+        storage.remove(file["X/indptr"])
+        storage.write(file["X"], "indptr", indptr)
+        digests = storage.digests(file)
+    rewrite(own_dir, lambda record: record["shards"][0].update(digests=digests))
+    with pytest.raises(InputError, match=r"makes too long a row near row 7 of the shard"):
+        load(own_dir, ALONE)
 
 
 def test_a_locked_shard_can_be_read(own_dir):

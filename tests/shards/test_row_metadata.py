@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+from functools import partial
 
 import h5py
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from distsms.base.errors import InputError
 from distsms.models import inputs, model
-from distsms.shards import row_metadata
+from distsms.shards import from_arrays, row_metadata
 from distsms.shards.dataset import read_manifest
 from distsms.shards.from_arrays import write_data
 from distsms.workflow import folds
@@ -226,10 +227,23 @@ def test_what_contradicts_itself_or_would_be_lost(tmp_path):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("7" * 400, "expected a time"), ("9" * 5000, "expected a time"), ("0" * 5000 + "9007199254740993", "distinguish")],
+)
+def test_times_of_very_many_digits(text, problem):
+    with pytest.raises(InputError, match=f"^t, row 1 .*found '[0-9]*: .*{problem}"):
+        row_metadata.times(["0" * 5000 + "7", text], partial(from_arrays._refuse, "t"))
+
+
+@pytest.mark.serial
 def test_query_ids_as_times(tmp_path):
     (tmp_path / "a.svm").write_text("1 qid:30 1:1\n0 qid:7 1:1\n")
     manifest = convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, time="qid")
     np.testing.assert_array_equal(folds.read_fold_keys(manifest, "time", 0, 2), [30, 7])
+    (tmp_path / "a.svm").write_text(f"1 qid:{2**60} 1:1\n0 qid:{2**53 + 1} 1:1\n")
+    with pytest.raises(InputError, match=r"a\.svm:2: .*cannot distinguish whole numbers of this size"):
+        convert([tmp_path / "a.svm"], tmp_path / "e", ALONE, time="qid")
 
 
 @pytest.mark.serial

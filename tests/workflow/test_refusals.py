@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import distsms
 from distsms.base.errors import DistsmsError, InputError
+from distsms.features.arrays import fit_arrays
+from distsms.features.fit import FeatureOptions
 from distsms.shards.from_arrays import write_data
 
 NO_MATRIX = r"^X does not hold numbers, equally many|^X has 1 dimensions|given another argument than rank 0: data"
@@ -62,6 +65,24 @@ def test_values_that_do_not_exist(call, options, message, rows, tmp_path):
         options = {"output": tmp_path / "out", "lambdas": [0.1], "folds": 2, "solver": "lbfgs", **options}
     with pytest.raises(InputError, match=message):
         function(*first, **options)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csc_array])
+@pytest.mark.parametrize(("name", "at", "value"), [("indices", 5, 60), ("indices", 5, -1), ("indptr", 1, 1000)])
+def test_a_sparse_matrix_whose_indices_lead_out_of_it(kind, name, at, value, rows, tmp_path):
+    X, y = kind(rows[0]), rows[1]
+    getattr(X, name)[at] = value
+    calls = [
+        lambda: distsms.train((X, y), lam=1.0, solver="lbfgs"),
+        lambda: distsms.predict(distsms.train(rows, lam=1.0, solver="lbfgs"), X),
+        lambda: distsms.shard((X, y), tmp_path / "s"),
+        lambda: write_data(tmp_path / "d", X, y),
+        lambda: fit_arrays(X, y, FeatureOptions(bins=2)),
+    ]
+    for call in calls:
+        with pytest.raises(InputError, match=r"^X does not hold numbers, equally many in each row: ind"):
+            call()
 
 
 @pytest.mark.serial

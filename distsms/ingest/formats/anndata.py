@@ -81,8 +81,8 @@ class AnnDataReader(RowRangeReader):
             if kind not in ("csr_matrix", "csr"):
                 raise InputError(f"{path}: X is a {kind}; expected CSR or dense rows (adata.X = adata.X.tocsr())")
             n, p = map(int, _attribute(X, "shape", "h5sparse_shape"))
-            if hdf5.dataset(file, "X/indptr").shape != (n + 1,):
-                raise InputError(f"{path}: X claims {n} rows, but its indptr has another length; copy the file again")
+            if min(n, p) < 0 or hdf5.dataset(file, "X/indptr").shape != (n + 1,):
+                raise InputError(f"{path}: X claims to be {n} x {p}, which its indptr is not; copy the file again")
             hdf5.dataset(file, "X/indices")
             return MatrixSize(n, p, len(hdf5.dataset(file, "X/data")))
 

@@ -161,7 +161,7 @@ class ParquetFiles(TableFiles):
     compressed = True
 
     def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
-        self.counts, in_file = [], {}
+        self.counts, in_file, self._texts = [], {}, set[str]()
         for path in paths:
             with _parquet(path) as file:
                 n, schema = file.metadata.num_rows, file.schema_arrow
@@ -170,8 +170,8 @@ class ParquetFiles(TableFiles):
                     raise InputError(f"{path}: it claims {n} rows, but its row groups have {sum(sizes)}; copy it again")
                 self.counts.append((path, n))
                 in_file[path] = distinct(schema.names, path)
-                self._texts = {field.name for field in schema if columns.is_string(field.type)}
-                self.declared = _declared(schema)
+                self._texts |= {field.name for field in schema if columns.is_string(field.type)}
+                self.declared |= _declared(schema)
         super().__init__(paths, cells, in_file)
 
     def plan(self, n_shares: int) -> list[list[RowRange]]:
@@ -248,16 +248,16 @@ def _declared(schema: Any) -> frozenset[str]:
 
 @contextlib.contextmanager
 def _parquet(path: str) -> Iterator[Any]:
-    from pyarrow.parquet import ParquetFile  # here, since CSV files do not need it
+    from pyarrow.parquet import ParquetFile, read_metadata  # here, since CSV files do not need it
 
     try:
         look_at(path)
-        with text_files.naming_errors(path), _source(path) as source, ParquetFile(source) as file:
-            about, strings = file.metadata, [field.name for field in file.schema_arrow if columns.is_string(field.type)]
-        # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
-        options = {"metadata": about, "read_dictionary": strings, "buffer_size": 2**20}
-        with text_files.naming_errors(path), _source(path) as source, ParquetFile(source, **options) as file:
-            yield file
+        with text_files.naming_errors(path), _source(path) as source:
+            about = read_metadata(source)
+            # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
+            strings = [field.name for field in about.schema.to_arrow_schema() if columns.is_string(field.type)]
+            with ParquetFile(source, metadata=about, read_dictionary=strings, buffer_size=2**20) as file:
+                yield file
     except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
 
@@ -279,7 +279,7 @@ MOST_PAGE_BYTES, _MOST_HEADER_BYTES = 2**28, 2**20
 """The largest page that is read, and the largest header of one that is looked at. Writers make pages of about 1 MiB, or
 of a thousand texts if these are longer.
 """
-_BOOLEANS, _INTEGERS, _BINARY, _LISTS, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 12
+_BOOLEANS, _INTEGERS, _BINARY, _LISTS, _MAP, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 11, 12
 _SIZES = {1: 1, 2: 1, 3: 1, 7: 8}  # of values of other types
 
 
@@ -343,6 +343,11 @@ class _Header:
             head = self.take(1)[0]
             for _ in range(self._varint() if head >> 4 == 15 else head >> 4):
                 self._skip(head & 15)
+        elif kind == _MAP:
+            size = self._varint()
+            kinds = self.take(1)[0] if size else 0
+            for part in range(2 * size):  # keys and values take turns
+                self._skip(kinds & 15 if part % 2 else kinds >> 4)
         else:
             self.take(_SIZES[kind])
 
@@ -355,4 +360,6 @@ class _Header:
         while (byte := self.take(1)[0]) & 128:
             value |= (byte & 127) << shift
             shift += 7
-        return value | byte << shift
+            if shift > 63:
+                raise LookupError
+        return (value | byte << shift) & 0xFFFFFFFF  # as Thrift does with whatever needs 32 bits

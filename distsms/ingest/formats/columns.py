@@ -286,10 +286,10 @@ def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
     offsets = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset : filled.offset + len(filled) + 1]
     text = np.append(np.frombuffer(filled.buffers()[2] or b"", np.uint8), np.zeros(4, np.uint8))
     begins, lengths = offsets[:-1], np.diff(offsets)
-    hashes = np.full(len(lengths), seed, np.uint32)
+    hashes, strings = np.full(len(lengths), seed, np.uint32), np.arange(len(lengths))
     # 1) Four bytes after the other of all strings that have so many.
     for at in range(0, int(lengths.max(initial=0)) - 3, 4):
-        strings = np.flatnonzero(lengths >= at + 4)
+        strings = strings[lengths[strings] >= at + 4]
         mixed = hashes[strings] ^ _scrambled(_word(text, begins[strings] + at, 4))
         hashes[strings] = _rotated(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
     # 2) Up to three bytes at the end.

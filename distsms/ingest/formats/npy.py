@@ -46,11 +46,12 @@ class ArrayReader(RowRangeReader):
         members = self._members[path] = _members(path) if self.compressed else frozenset()
         with _naming_damage(path):
             if {"indptr", "indices", "data", "shape"} <= members:
-                kind = self._array(path, "format").read(0, 1).item() if "format" in members else "csr"
-                kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
+                kind = self._array(path, "format").read(0, 1).astype(str).item() if "format" in members else "csr"
                 if kind != "csr":
                     raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
                 n, p = map(int, self._array(path, "shape").read(0, 3))
+                if min(n, p) < 0 or self._array(path, "indptr").shape != (n + 1,):
+                    raise InputError(f"{path}: X claims to be {n} x {p}, which its indptr is not; copy the file again")
                 return MatrixSize(n, p, self._array(path, "data").shape[0])
             if self.compressed and "X" not in members:
                 arrays = ", ".join(sorted(members))

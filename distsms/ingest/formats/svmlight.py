@@ -103,6 +103,8 @@ class SvmlightReader(TextReader):
             groups = row_metadata.groups(row_metadata.as_strings(different), fail)[inverse]
         if self.options.time is not None:
             times = queries.astype(float)
+            if (rounded := times.astype(np.int64) != queries).any():
+                fail(int(rounded.argmax()), row_metadata.TOO_LONG)
         return RowMetadata(groups, times, frozenset() if times is None else frozenset([row_metadata.NUMBERS]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections import Counter
@@ -242,6 +243,14 @@ def test_arrays_of_other_kinds(tmp_path):
     refused("Python objects", "o.npz")
     np.savez(tmp_path / "f.npz", X=np.asfortranarray(X), y=y)
     refused("stored by columns", "f.npz")
+    CSR = sparse.csr_matrix(X)
+    of_X = {"indptr": CSR.indptr, "indices": CSR.indices, "data": CSR.data, "y": y}
+    for shape in ((61, 7), (59, 7), (60, -7), (-1, 7)):
+        np.savez(tmp_path / "s.npz", shape=shape, **(of_X if shape[0] > 0 else of_X | {"indptr": CSR.indptr[:0]}))
+        refused(f"X claims to be {shape[0]} x {shape[1]}, which its indptr is not", "s.npz")
+    for shape in (60, (60,), (60, 7, 1), (60, "x")):
+        np.savez(tmp_path / "s.npz", shape=shape, **of_X)
+        refused("cannot be read", "s.npz")
     (tmp_path / "t.npz").write_bytes((tmp_path / "f.npz").read_bytes()[:200])
     refused("cannot be read", "t.npz")
     write_anndata(tmp_path / "a.h5ad", X, list("abcdefa"), {"y": y})
@@ -249,6 +258,11 @@ def test_arrays_of_other_kinds(tmp_path):
     write_anndata(tmp_path / "a.h5ad", X, list("abcdefg"), {"y": y})
     refused("has no column 'z'; it has 'y'", "a.h5ad", label="z")
     refused("--label COLUMN", "a.h5ad")
+    write_anndata(tmp_path / "s.h5ad", CSR, list("abcdefg"), {"y": y})
+    for shape in ((61, 7), (60, -7)):
+        with h5py.File(tmp_path / "s.h5ad", "r+") as file:
+            file["X"].attrs["shape"] = shape
+        refused(f"X claims to be {shape[0]} x {shape[1]}, which its indptr is not", "s.h5ad", label="y")
     (tmp_path / "no.h5ad").write_bytes(b"x")
     refused("cannot be read as HDF5", "no.h5ad", label="y")
     (tmp_path / "no.parquet").write_bytes(b"x" * 100)
@@ -321,3 +335,32 @@ def test_warnings_fit_the_terminal(monkeypatch, capsys):
         text = capsys.readouterr().err
         assert " ".join(text.split()) == f"warning: new.csv: {problem}: 3 rows"
         assert (max(map(len, text.split("\n"))) <= 80) == watched
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("size", [1000, 1000 + 2**32])
+def test_headers_of_pages_with_fields_of_any_kind(size):
+    """Maps are passed over, sizes have 32 bits, and a number without an end is none."""
+
+    def number(value):
+        digits = [value >> shift & 127 for shift in range(0, 42, 7)]
+        return bytes([digit | 128 for digit in digits[:-1]] + digits[-1:])
+
+    maps = b"\x1b\x00" + b"\x1b\x02\x85" + b"\x01a\x02" * 2  # of texts and whole numbers, after an empty one
+    fields = maps.replace(b"\x1b", b"\x0b\x0a") + b"\x05\x04" + number(2 * size) + b"\x15\x06\x00"
+    header = arrow._Header(io.BytesIO(fields))
+    assert header.struct() == {2: 1000, 3: 3} and header.size == len(fields)
+    endless = arrow._Header(io.BytesIO(b"\x15" + b"\x80" * 2**20))
+    with pytest.raises(LookupError):
+        endless.struct()
+    assert endless.size < 20
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("reverse", [False, True])
+def test_categories_of_pandas_in_one_of_several_files(tmp_path, reverse):
+    frame = pytest.importorskip("pandas").DataFrame({"c": [1, 2, 1, 2], "y": [0, 1, 1, 0]})
+    frame.astype({"c": "category"}).to_parquet(tmp_path / f"{'ba'[reverse]}.parquet")
+    frame.to_parquet(tmp_path / f"{'ab'[reverse]}.parquet")
+    made = convert([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "d", ALONE, label="y")
+    assert made.table.feature_names == ["c=1", "c=2"]

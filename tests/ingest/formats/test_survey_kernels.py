@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -43,3 +45,17 @@ def test_hashes_of_strings_are_those_of_scikit_learn(strings, seed):
     column = pa.Array.from_buffers(pa.large_string(), len(strings), [None, *map(pa.py_buffer, buffers)])
     found = columns.hash_strings(column, seed)
     assert found.tolist() == [utils.murmurhash3_32(string, seed, positive=True) for string in strings]
+
+
+@pytest.mark.serial
+def test_a_long_string_is_hashed_as_fast_among_others():
+    def seconds(strings):
+        column, times = pa.array(strings), []
+        for _ in range(3):
+            begun = time.perf_counter()
+            columns.hash_strings(column)
+            times.append(time.perf_counter() - begun)
+        return min(times)
+
+    long, others = ["a" * 10_000], ["b"] * 400_000
+    assert seconds(long + others) < 3 * (seconds(long) + seconds(others)) + 0.05
