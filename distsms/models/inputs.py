@@ -139,7 +139,7 @@ def to_features(
 def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -> LocalRows | SideBySide:
     """Return rows as a model scores them: less the offsets of its table, with its features, normalized. `where` is for
     errors; without the encoding `table`, X has numbers. Local."""
-    X = subtract(X, missing_offsets(model, table))
+    X = subtract(as_numbers(X), missing_offsets(model, table))
     try:
         rows = as_features(X) if model.features is None else model.features.rows(X)
     except InputError as error:

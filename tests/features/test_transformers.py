@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distsms import BinCodes, LeafCodes, SMSClassifier
-from distsms.base.errors import ModelWarning
+from distsms.base.errors import InputError, ModelWarning
 from distsms.features.arrays import fit_arrays, options
 from distsms.features.build import build
 from distsms.features.feature_map import load
@@ -53,6 +53,23 @@ def product(n=600, seed=0):
 )
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("features", [None, {"bins": 4}])
+@pytest.mark.parametrize("column", [-1, 99])
+def test_a_sparse_matrix_whose_columns_do_not_exist(features, column):
+    X, y = product(60)
+    good, bad = sparse.csr_matrix(X), sparse.csr_matrix(X)
+    bad.indices[5] = column
+    model, bins = SMSClassifier(lam=0.01, features=features), BinCodes(4)
+    for call, error in (
+        (lambda: model.fit(bad, y), ValueError),
+        (lambda: model.fit(good, y).decision_function(bad), InputError),
+        (lambda: bins.fit(bad), ValueError),
+        (lambda: bins.fit(good).transform(bad), InputError),
+    ):
+        with pytest.raises(error, match="indices must be"):
+            call()
 
 
 @parametrize_with_checks([SMSClassifier(lam=1e-2, features={"bins": np.int64(4), "keep": np.bool_(True)})])
