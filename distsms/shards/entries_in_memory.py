@@ -107,14 +107,12 @@ class ShardEntries(NamedTuple):
 
     def matrix(self, rows: NDArray[np.bool_] | None = None) -> scipy.sparse.csr_matrix:
         """Return a copy of the rows, or of those that are marked, (rows,)."""
-        lengths, taken, copy = np.diff(self.indptr), ..., True
-        if rows is not None:
-            lengths, taken, copy = lengths[rows], np.repeat(rows, lengths), False  # copied when they are taken
-        data, indices = (
-            stored.array[taken].astype(stored.dtype, copy=copy) for stored in map(self.array, ("X/data", "X/indices"))
-        )
+        lengths, (data, indices) = np.diff(self.indptr), map(self.array, ("X/data", "X/indices"))
+        taken: Any = ... if rows is None else np.repeat(rows, lengths)
+        lengths = lengths if rows is None else lengths[rows]
+        arrays = (stored.array[taken].astype(stored.dtype, copy=rows is None) for stored in (data, indices))
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        return scipy.sparse.csr_matrix((data, indices, indptr), (len(lengths), max(1, self.n_columns)))
+        return scipy.sparse.csr_matrix((*arrays, indptr), (len(lengths), max(1, self.n_columns)))
 
     def array(self, name: str) -> MemoryArray:
         """Return an array of the shard's X by its name in a file: "X/indptr", "X/indices" or "X/data"."""
