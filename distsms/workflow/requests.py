@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from distsms.base.choices import DEVICES, TOGETHER, check_fields, require_choice
 from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import Condition, Measure
-from distsms.base.wording import option
+from distsms.base.wording import format_value, option
 from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
@@ -201,6 +202,11 @@ class TrainRequest(FitRequest, DecisionRequest):
         if self.search is not None and not 0 <= self.search < math.inf:
             raise InputError(f"{option('search')} is {self.search}; it must be 0 or more seconds", everywhere=True)
         require_choice("device", self.device, DEVICES)
+        lam = self.lam
+        if lam != "auto" if isinstance(lam, str) else isinstance(lam, bool) or not isinstance(lam, Real | None):
+            raise InputError(f"{option('lam')} is {format_value(lam):.60}, and neither a number nor 'auto'", True)
+        if not isinstance(self.start, Model | str | os.PathLike | None):
+            raise InputError(f"{option('start')} is {format_value(self.start):.60}, and neither a model nor a path", True)
 
 
 @dataclass(frozen=True)

@@ -252,9 +252,8 @@ class _Run:
             manifest = data if isinstance(data, Manifest) else None
             sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
             of_table = any(format_of(name) == "table" for name in sources) and not request.resume
-            lam = lam_of_checkpoint or request.lam or ("auto" if of_table else DEFAULT_LAMBDA)
-            if isinstance(lam, str) and lam != "auto":
-                raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
+            usual = "auto" if of_table else DEFAULT_LAMBDA
+            lam = lam_of_checkpoint or (usual if request.lam is None else request.lam)
             if lam == "auto" and request.features_of is not None:
                 why = "would choose on rows whose labels have made the features"
                 remedy = "give a number, or compare lambdas by GridSearchCV, which makes features for each fold"
