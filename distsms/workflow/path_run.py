@@ -308,6 +308,7 @@ class _PathRun:
                 data,
                 provenance(),
             )
+            info |= {"constant": problem.bias} if problem.bias else {}
             trained_on = self._manifest if features is None else features.manifest(point.fold)
             self._store.keep(point, model.from_training(w, info, trained_on))
             done += 1

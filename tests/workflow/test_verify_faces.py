@@ -129,3 +129,13 @@ def test_the_report_says_what_was_proved(tmp_path):
         told(lambda model=model: distsms.report(model, (X, y), tmp_path / "r.html", bootstrap=10))
         page = (tmp_path / "r.html").read_text()
         assert "What was proved" in page and said in page and f"{model.info['gap']:.3g} above it" in page
+
+
+@pytest.mark.parametrize("bias", [0.0, 10.0])
+def test_the_model_of_a_path_says_its_constant_feature(tmp_path, bias):
+    X, y, *_ = rows()
+    write_data(tmp_path / "d", X, y)
+    path = {"lambdas": [1e-2], "folds": 2, "measure": "logistic", "solver": "lbfgs"}
+    made, _ = told(lambda: distsms.path(tmp_path / "d", output=tmp_path / "p", bias=bias, **path))
+    for model in (made.model, *(tmp_path / "p" / "models").glob("*_all.h5")):
+        assert distsms.verify(model, tmp_path / "d").problems == []
