@@ -206,7 +206,9 @@ class TrainRequest(FitRequest, DecisionRequest):
         if lam != "auto" if isinstance(lam, str) else isinstance(lam, bool) or not isinstance(lam, Real | None):
             raise InputError(f"{option('lam')} is {format_value(lam):.60}, and neither a number nor 'auto'", True)
         if not isinstance(self.start, Model | str | os.PathLike | None):
-            raise InputError(f"{option('start')} is {format_value(self.start):.60}, and neither a model nor a path", True)
+            raise InputError(
+                f"{option('start')} is {format_value(self.start):.60}, and neither a model nor a path", True
+            )
 
 
 @dataclass(frozen=True)
