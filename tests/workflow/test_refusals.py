@@ -44,6 +44,8 @@ def rows():
         ("path", {"lambdas": "x"}, "^lambdas='x': needs a number, or several"),
         ("path", {"epsilon": "x"}, "^epsilon is 'x', and not a number"),
         ("path", {"measure": 5}, "^measure is 5, and not the name of a measure"),
+        ("path", {"features": 4}, "^features=4: needs one of 'bins', .*, or a dict of options"),
+        ("path", {"features": {"boxes": 4}}, "^features have no option 'boxes'"),
         ("baseline", {"methods": "logistic"}, r"^methods is 'logistic', and not a list of texts"),
         ("baseline", {"tree_fits": 0}, "^tree_fits is 0; it must be at least 1"),
         ("train", {"lam": "x"}, "^lam is 'x', and neither a number nor 'auto'"),
