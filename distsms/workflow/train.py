@@ -45,7 +45,7 @@ from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import tables
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
-from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, TrainRequest
+from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, Split, TrainRequest
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, leaking_columns, why_chance
@@ -118,10 +118,10 @@ def train(
     run = _Run(request, comm, observer, stop_wanted)
     if tables.are_tables(request.data, comm):
         trained = run.on_table()
-    elif request.reading or request.split.shares is not None or request.shards or request.overwrite or request.search:
+    elif request.reading or request.split != Split() or request.shards or request.overwrite or request.search:
         raise InputError(
-            "label, weight, group, split, shards, overwrite, search and how columns are read are for tables (DataFrame,"
-            " CSV or Parquet); distsms shard has given data sets theirs",
+            "label, weight, group, split, split_by, seed, shards, overwrite, search and how columns are read are for"
+            " tables (DataFrame, CSV or Parquet); distsms shard has given data sets theirs",
             everywhere=True,
         )
     else:

@@ -53,6 +53,8 @@ def rows():
         ("train", {"lam": np.array([0.1, 0.2])}, "^lam is .*, and neither a number nor 'auto'"),
         ("train", {"lam": False}, "^lam is False, and neither a number nor 'auto'"),
         ("train", {"lam": 0}, "^lambda is 0.0; it must be"),
+        ("train", {"split_by": "time"}, "split_by, seed, .* are for tables"),
+        ("train", {"seed": 5}, "split_by, seed, .* are for tables"),
         ("train", {"start": 5}, "^start is 5, and neither a model nor a path"),
         ("train", {"checkpoint": 3}, "^checkpoint is 3, and not a path"),
         ("train", {"l1": "x", "lam": 1.0}, "^l1 is 'x', and not a number"),
