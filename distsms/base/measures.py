@@ -4,6 +4,7 @@ convert names by `Measure.parse`. This module does not import NumPy, so that ``-
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows
+from distsms.base.wording import option
 
 NAMES = (
     "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, normal-auc, f1 (or"
@@ -252,7 +254,10 @@ class Measure:
         return self.family.chooser or self.name
 
     def bias(self, value: float | None) -> float | None:
-        """Return the constant feature's value, or None for none, if the user asks for `value` (None: the usual)."""
+        """Return the constant feature's value, or None for none, if the user asks for `value` (None: the usual). Raises
+        InputError if it can have no such value."""
+        if value is not None and not 0 <= value < math.inf:
+            raise InputError(f"{option('bias')} is {value}; it must be a positive number, or 0 for no constant feature")
         return self.family.bias if value is None else value or None
 
     @property

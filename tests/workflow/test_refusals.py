@@ -44,6 +44,7 @@ def rows():
         ("path", {"lambdas": "x"}, "^lambdas='x': needs a number, or several"),
         ("path", {"epsilon": "x"}, "^epsilon is 'x', and not a number"),
         ("path", {"measure": 5}, "^measure is 5, and not the name of a measure"),
+        *((call, {"bias": bias}, f"^bias is {bias}; it must") for call in ("path", "train") for bias in (np.nan, -1.0)),
         ("path", {"features": 4}, "^features=4: needs one of 'bins', .*, or a dict of options"),
         ("path", {"features": {"boxes": 4}}, "^features have no option 'boxes'"),
         ("baseline", {"methods": "logistic"}, r"^methods is 'logistic', and not a list of texts"),
