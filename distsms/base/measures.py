@@ -347,7 +347,8 @@ class Condition(NamedTuple):
     @classmethod
     def parse(cls, text: str, examples: str = CONDITIONS) -> Condition:
         """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError with examples if it is none."""
-        if match := re.fullmatch(rf"(fpr<=|precision>=|recall>=|top=){_NUMBER}(%?)", text.replace(" ", ""), re.ASCII):
+        pattern = rf"(fpr<=|precision>=|recall>=|top=){_NUMBER}(%?)"
+        if match := re.fullmatch(pattern, str(text).replace(" ", ""), re.ASCII):
             quantity, level, percent = match[1].rstrip("<>="), float(match[2] + match[3]), bool(match[4])
             if quantity == "top" and not percent and level >= 1 and level == int(level):
                 return cls(quantity, level, False)

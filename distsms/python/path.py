@@ -92,7 +92,7 @@ def path(
     (True, 'proved', 8)
     """
     ranks = ranks_of(comm, locals() | settings)
-    stop_wanted, within_groups = settings.pop("stop_wanted", lambda: False), settings.pop("within_groups", None)
+    stop_wanted, within_groups = settings.pop("stop_wanted", None), settings.pop("within_groups", None)
     with speaking_python(), ranks.fail_together():
         if "lam" in settings:
             raise InputError("a path takes several lambdas: give lambdas in place of lam")
@@ -115,7 +115,7 @@ def path(
     if callable(watch):
         watching(observer, "kept", lambda point, done, of: watch(point))
     with speaking_python():
-        result = run_path(request, ranks, observer, stop_wanted)
+        result = run_path(request, ranks, observer, stop_wanted or (lambda: False))
     warn(ranks, result.warnings)
     return result
 

@@ -89,8 +89,13 @@ class Request:
             raise InputError(f"{option('memory')} is {memory}; it must be an amount such as 500MiB or 4GiB", True)
         check_fields(self, LEAST)
         for each in fields(self):
-            if each.type in ("Path", "Path | None") and (path := getattr(self, each.name)) is not None:
-                object.__setattr__(self, each.name, os.fspath(path))
+            value, kind = getattr(self, each.name), str(each.type)
+            if kind in ("Path", "Path | None") and value is not None:
+                object.__setattr__(self, each.name, os.fspath(value))
+            elif "Model | Path" in kind and not (value is None and kind.endswith("None")):
+                for one in value if kind.startswith("Sequence") else [value]:
+                    if not isinstance(one, Model | str | os.PathLike):
+                        raise InputError(f"{format_value(one):.60} is neither a model nor the path of one", True)
 
 
 @dataclass(frozen=True)
@@ -205,10 +210,6 @@ class TrainRequest(FitRequest, DecisionRequest):
         lam = self.lam
         if lam != "auto" if isinstance(lam, str) else isinstance(lam, bool) or not isinstance(lam, Real | None):
             raise InputError(f"{option('lam')} is {format_value(lam):.60}, and neither a number nor 'auto'", True)
-        if not isinstance(self.start, Model | str | os.PathLike | None):
-            raise InputError(
-                f"{option('start')} is {format_value(self.start):.60}, and neither a model nor a path", True
-            )
 
 
 @dataclass(frozen=True)
