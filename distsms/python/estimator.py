@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -220,6 +220,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self._take(trained.model)
         if self.certificate is not None:
             self.model_ = trained.model
+            if (features := getattr(self, "map_", None)) is not None:
+                self.model_ = replace(self.model_, features=features, coded=features.coded)
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
         if not result.proved:
@@ -238,8 +240,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             if isinstance(value, bool) or not (isinstance(value, Real) or (name, value) == ("lam", "auto")):
                 raise InputError(f"{name} is {format_value(value)}; a {kind} is wanted. GridSearchCV compares several")
         measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
-        if hasattr(self, "map_"):
-            del self.map_
+        for attribute in {"map_", "model_"} & vars(self).keys():
+            delattr(self, attribute)
         features_of: Callable[[NDArray[np.bool_]], Any] | None = None
         if self.features is not None and self.features != RAW:
             options = arrays.options(named(self.features))

@@ -139,3 +139,17 @@ def test_the_model_of_a_path_says_its_constant_feature(tmp_path, bias):
     made, _ = told(lambda: distsms.path(tmp_path / "d", output=tmp_path / "p", bias=bias, **path))
     for model in (made.model, *(tmp_path / "p" / "models").glob("*_all.h5")):
         assert distsms.verify(model, tmp_path / "d").problems == []
+
+
+@pytest.mark.parametrize("features", [{"bins": 4}, {"bins": 4, "keep": True}, "leaves"])
+def test_the_model_of_an_estimator_makes_its_features(tmp_path, features):
+    X, y, *_ = rows()
+    estimator = SMSClassifier(certificate=tmp_path / "c.h5", features=features, **OWN)
+    told(lambda: estimator.fit(X, y))
+    distsms.save_model(tmp_path / "m.h5", estimator.model_)
+    found = distsms.verify(tmp_path / "m.h5", (X, y), certificate=tmp_path / "c.h5")
+    assert not found.problems and found.gap <= 1e-4 + 1e-6
+    scores = estimator.decision_function(X) + estimator.threshold_
+    np.testing.assert_allclose(distsms.predict(estimator.model_, X), scores, atol=1e-12)
+    told(lambda: estimator.set_params(certificate=None).fit(X, y))
+    assert not hasattr(estimator, "model_")
