@@ -420,7 +420,9 @@ def _several(request: PathRequest) -> tuple[Setting, dict[str, PathRequest]] | N
         names = path_result.measures_of_betas(request.measure)
         several[BETA] = {name: replace(request, measure=name) for name in names}
     if len(request.l1) > 1:
-        several[L1] = {f"{l1:g}": replace(request, l1=[l1]) for l1 in request.l1}
+        short = [f"{l1:g}" for l1 in request.l1]
+        names = [repr(l1) if short.count(name) > 1 else name for l1, name in zip(request.l1, short, strict=True)]
+        several[L1] = {name: replace(request, l1=[l1]) for l1, name in zip(request.l1, names, strict=True)}
     if len(request.features) > 1:
         several[FEATURES] = {candidate.folder: replace(request, features=[candidate]) for candidate in request.features}
     if len(several) > 1:
