@@ -407,7 +407,8 @@ class Reasons:
         self._means = np.array(model.info.get(MEAN_CONTRIBUTIONS) or [])
         if len(self._means) != len(self._names):
             needed = "the model does not say what its columns contribute on average, which reasons need"
-            raise InputError(f"{needed}; train it on a table, with this version of distsms")
+            of_paths = "of the models of a path, the chosen one alone does"
+            raise InputError(f"{needed}; train it on a table, with this version of distsms; {of_paths}")
         self.count = min(count, len(self._names))
         self._texts = list[NDArray[Any]]()
 

@@ -27,6 +27,7 @@ from distsms.metrics import calibration
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.models import inputs, model
+from distsms.models.contributions import mean_contributions
 from distsms.optim.result import Result
 from distsms.optim.solvers.base import WIDE
 from distsms.shards.dataset import DataBlock
@@ -368,6 +369,12 @@ class _PathRun:
         info: dict[str, Any] = {"row_sample": sample_rows(training, self._manifest.dtype)}
         if self._measure.family.has_probabilities:
             info["mean_probability"] = calibration.means_of_logistic(training)
+        manifest = self._manifest if self._features is None else self._features.manifest(0)
+        if manifest.table is not None:
+            with comm.fail_together():
+                w, _ = split_bias(w, self._problem.bias)
+                as_model = model.from_training(w, {"zero_based": manifest.zero_based}, manifest)
+            info[model.MEAN_CONTRIBUTIONS] = mean_contributions(as_model, w, block, trainers)
         if request.at is None and not request.calibrate:
             return info
         self._observer.deciding(lam)
