@@ -218,6 +218,7 @@ def reasons(
         if not isinstance(count, Integral) or count < 1:
             raise InputError(f"count is {format_value(count):.60}; it must be a whole number of at least 1", True)
         predicted = scoring.predict(PredictRequest(model, _rows(data, False), reading, reasons=count), ranks)
+    warn(ranks, (), predicted.notes)
     assert predicted.reasons is not None
     return predicted.reasons
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import distsms
-from distsms.base.errors import InputError
+from distsms.base.errors import ColumnWarning, InputError
 from distsms.models import contributions as of_rows
 from tests.support.program import run
 
@@ -103,6 +103,13 @@ def test_models_without_reasons_say_why(table, trained):
     for count in (-1, 0):
         with pytest.raises(InputError, match=f"is {count}; it must be a whole number"):
             distsms.reasons(trained, table.drop(columns="fraud"), count)
+
+
+def test_a_category_that_is_new_is_told(table, trained):
+    rows = table.drop(columns="fraud").assign(shop="toys")
+    for function in (distsms.predict, distsms.reasons):
+        with pytest.warns(ColumnWarning, match="toys|shop"):
+            function(trained, rows)
 
 
 def test_contributions_of_a_plain_model_add_up(table, trained):
