@@ -454,7 +454,7 @@ def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str |
     data, start = None if manifest is None else manifest.directory, request.start
     if request.output is not None:
         model.check_replaceable(request.output)
-        inputs.check_distinct(request.output, data, test, request.trace)
+        inputs.check_distinct(request.output, data, test)
     if request.certificate is not None:
         from distsms.training import certificate
 
