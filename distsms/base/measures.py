@@ -254,8 +254,7 @@ class Measure:
         return self.family.chooser or self.name
 
     def bias(self, value: float | None) -> float | None:
-        """Return the constant feature's value, or None for none, if the user asks for `value` (None: the usual). Raises
-        InputError if it can have no such value."""
+        """Return the constant feature's value, None for none, where a user asks for `value` (None: the usual)."""
         if value is not None and not 0 <= value < math.inf:
             raise InputError(f"{option('bias')} is {value}; it must be a positive number, or 0 for no constant feature")
         return self.family.bias if value is None else value or None

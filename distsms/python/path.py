@@ -92,6 +92,7 @@ def path(
     (True, 'proved', 8)
     """
     ranks = ranks_of(comm, locals() | settings)
+    listed: Any = features if isinstance(features, list | tuple) else [features]
     stop_wanted, within_groups = settings.pop("stop_wanted", None), settings.pop("within_groups", None)
     with speaking_python(), ranks.fail_together():
         if "lam" in settings:
@@ -105,7 +106,10 @@ def path(
             measure=measure,
             lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
             l1=numbers(l1, "l1"),
-            features=[_candidate(each) for each in (features if isinstance(features, list | tuple) else [features])],
+            features=[
+                parse(each) if isinstance(each, str) else Candidate(options(named(each)).text, named(each))
+                for each in listed
+            ],
             folds=folds,
             folds_by=folds_by,
             select=select,
@@ -118,10 +122,3 @@ def path(
         result = run_path(request, ranks, observer, stop_wanted or (lambda: False))
     warn(ranks, result.warnings)
     return result
-
-
-def _candidate(features: Any) -> Candidate:
-    """Return the features of a text or of a dict of options. Raises InputError for anything else."""
-    if isinstance(features, str):
-        return parse(features)
-    return Candidate(options(named(features)).text, named(features))

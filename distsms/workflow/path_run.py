@@ -371,10 +371,8 @@ class _PathRun:
             info["mean_probability"] = calibration.means_of_logistic(training)
         manifest = self._manifest if self._features is None else self._features.manifest(0)
         if manifest.table is not None:
-            with comm.fail_together():
-                w, _ = split_bias(w, self._problem.bias)
-                as_model = model.from_training(w, {"zero_based": manifest.zero_based}, manifest)
-            info[model.MEAN_CONTRIBUTIONS] = mean_contributions(as_model, w, block, trainers)
+            w, _ = split_bias(w, self._problem.bias)
+            info[model.MEAN_CONTRIBUTIONS] = mean_contributions(w, block, manifest, trainers)
         if request.at is None and not request.calibrate:
             return info
         self._observer.deciding(lam)

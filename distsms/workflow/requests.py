@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
-from distsms.base.choices import DEVICES, TOGETHER, check_fields, require_choice
+from distsms.base.choices import DEVICES, KINDS, TOGETHER, check_fields, require_choice
 from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import Condition, Measure
@@ -35,6 +35,7 @@ FOLDS = 5
 """How many folds there are if nobody says otherwise."""
 
 
+KINDS["Model | Path"] = (Model, str, os.PathLike), "model"
 LEAST = {"folds": 0, "reasons": 0, "seed": 0, "shards": 1, "tree_fits": 1, "at_once": 1}
 """The smallest whole numbers of fields."""
 
@@ -89,13 +90,8 @@ class Request:
             raise InputError(f"{option('memory')} is {memory}; it must be an amount such as 500MiB or 4GiB", True)
         check_fields(self, LEAST)
         for each in fields(self):
-            value, kind = getattr(self, each.name), str(each.type)
-            if kind in ("Path", "Path | None") and value is not None:
-                object.__setattr__(self, each.name, os.fspath(value))
-            elif "Model | Path" in kind and not (value is None and kind.endswith("None")):
-                for one in value if kind.startswith("Sequence") else [value]:
-                    if not isinstance(one, Model | str | os.PathLike):
-                        raise InputError(f"{format_value(one):.60} is neither a model nor the path of one", True)
+            if each.type in ("Path", "Path | None") and (path := getattr(self, each.name)) is not None:
+                object.__setattr__(self, each.name, os.fspath(path))
 
 
 @dataclass(frozen=True)

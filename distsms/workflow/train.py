@@ -397,8 +397,7 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         if (manifest or block).table is not None:
             from distsms.models.contributions import mean_contributions  # which loads what knows of features
 
-            as_model = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
-            contributions = mean_contributions(as_model, fit.w, block, comm)
+            contributions = mean_contributions(fit.w, block, manifest, comm)
     return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks, contributions)
 
 
