@@ -30,8 +30,6 @@ def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
         raise InputError(f"{option(name)}: {format_value(value):.60} is none of {', '.join(choices)}", everywhere=True)
 
 
-MOST = 2**62
-"""The largest whole number that an option may be, as also on the command line (`distsms.cli.types`)."""
 KINDS: dict[str, tuple[Any, str]] = {
     "int": (Integral, "whole number"),
     "float": (Real, "number"),
@@ -61,6 +59,6 @@ def check_fields(record: Any, least: Mapping[str, int]) -> None:
             raise InputError(f"{option(each.name)} is {format_value(value):.60}, and not a {expected}", True)
         if any(map(operator.is_not, plain, values)):
             object.__setattr__(record, each.name, plain if of_list else plain[0])
-        if kind is Integral and not least.get(each.name, value) <= value <= MOST:
-            bound = "at most 2^62" if value > MOST else f"at least {least[each.name]}"
+        if kind is Integral and not least.get(each.name, value) <= value <= 2**62:  # as on the command line
+            bound = "at most 2^62" if value > 2**62 else f"at least {least[each.name]}"
             raise InputError(f"{option(each.name)} is {value}; it must be {bound}", everywhere=True)

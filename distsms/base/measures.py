@@ -4,7 +4,6 @@ convert names by `Measure.parse`. This module does not import NumPy, so that ``-
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -255,7 +254,7 @@ class Measure:
 
     def bias(self, value: float | None) -> float | None:
         """Return the constant feature's value, None for none, where a user asks for `value` (None: the usual)."""
-        if value is not None and not 0 <= value < math.inf:
+        if value is not None and not 0 <= value < float("inf"):
             raise InputError(f"{option('bias')} is {value}; it must be a positive number, or 0 for no constant feature")
         return self.family.bias if value is None else value or None
 

@@ -408,9 +408,8 @@ class Reasons:
             raise InputError(f"the model has {len(self._names):,} terms; reasons are of at most {MOST_TERMS:,}")
         self._means = np.array(model.info.get(MEAN_CONTRIBUTIONS) or [])
         if len(self._means) != len(self._names):
-            needed = "the model does not say what its columns contribute on average, which reasons need"
-            of_paths = "of the models of a path, the chosen one alone does"
-            raise InputError(f"{needed}; train it on a table, with this version of distsms; {of_paths}")
+            needed = "the model does not say what its columns contribute on average (of a path, the chosen one does)"
+            raise InputError(f"{needed}; train it on a table, with this version of distsms")
         self.count = min(count, len(self._names))
         self._texts = list[NDArray[Any]]()
 

@@ -218,8 +218,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
         self._take(trained.model)
         if self.certificate is not None:
-            self.model_ = trained.model
-            if (features := getattr(self, "map_", None)) is not None:
+            self.model_, features = trained.model, getattr(self, "map_", None)
+            if features is not None:
                 self.model_ = replace(self.model_, features=features, coded=features.coded)
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
@@ -267,9 +267,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self._bias, self._table = trained.bias, trained.table
         self.intercept_ = np.array([model.intercept(trained.raw_bias, trained.threshold)])
         self._curve = trained.curve
-        for name in ("decision", "calibration"):
-            if name in trained.info:
-                setattr(self, f"{name}_", trained.info[name])
+        for name in {"decision", "calibration"} & trained.info.keys():
+            setattr(self, f"{name}_", trained.info[name])
 
     @classmethod
     def from_model(cls, path: str | os.PathLike[str]) -> SMSClassifier:

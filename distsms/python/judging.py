@@ -160,8 +160,7 @@ def evaluate(
         `to_dict()`, which is what the command prints with --json, `frame()`, a DataFrame of the measures with
         intervals, and `warnings`.
     """
-    ranks = ranks_of(comm, locals() | settings)
-    several = isinstance(model, Iterable) and not isinstance(model, str)
+    ranks, several = ranks_of(comm, locals() | settings), isinstance(model, Iterable) and not isinstance(model, str)
     with speaking_python():
         with ranks.fail_together():
             reading = _reading("evaluate", settings, weight, group)
@@ -401,10 +400,9 @@ def _reading(function: str, settings: Mapping[str, Any], weight: Any, group: Any
     return InputOptions(**options)
 
 
-def _measuring(settings: Mapping[str, Any], at: str | Sequence[str] | None, **more: Any) -> EvaluationOptions:
+def _measuring(settings: Mapping[str, Any], at: Any, **more: Any) -> EvaluationOptions:
     """Return what is computed, and how the bootstrap draws."""
-    texts: Any = at if isinstance(at, Iterable) and not isinstance(at, str) else [] if at is None else [at]
-    conditions = tuple(map(Condition.parse, texts))
+    conditions = tuple(map(Condition.parse, at if isinstance(at, list | tuple) else [] if at is None else [at]))
     draws = {field: settings[name] for name, field in BOOTSTRAP.items() if name in settings}
     return EvaluationOptions(at=conditions, **draws, **more)
 

@@ -307,9 +307,8 @@ class _PathRun:
                 point.threshold,
                 dict(point.training),
                 data,
-                provenance(),
+                provenance() | ({"constant": problem.bias} if problem.bias else {}),
             )
-            info |= {"constant": problem.bias} if problem.bias else {}
             trained_on = self._manifest if features is None else features.manifest(point.fold)
             self._store.keep(point, model.from_training(w, info, trained_on))
             done += 1
@@ -345,10 +344,9 @@ class _PathRun:
 
     def _start(self, fold: int, lam: float) -> Floats | None:
         """Return the coefficients from which a training begins. The root calls this."""
-        w = self._store.start(fold, lam, self._problem.bias)
-        if w is None and self._start_from is not None:
-            w = self._start_from.start(fold, lam, self._problem.bias)
-        return w
+        stores = filter(None, (self._store, self._start_from))
+        starts = (store.start(fold, lam, self._problem.bias) for store in stores)
+        return next((w for w in starts if w is not None), None)
 
     def _compare(self, result: PathResult) -> FoldComparison | None:
         """Return the root's comparison with quick ROCArea models on the same folds, if that is of use."""

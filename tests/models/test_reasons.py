@@ -89,7 +89,7 @@ def test_the_model_of_a_path_has_them(table, tmp_path):
         path = distsms.path(tmp_path / "data", lambdas=[1e-1, 1e-2], output=tmp_path / features, **options)
         scores, texts = distsms.predict(path.model, rows), parsed(distsms.reasons(path.model, rows, 6))
         np.testing.assert_allclose([sum(row.values()) for row in texts], scores - scores.mean(), atol=0.03)
-        with pytest.raises(InputError, match="the chosen one alone"):
+        with pytest.raises(InputError, match="of a path, the chosen one does"):
             distsms.reasons(next((tmp_path / features).rglob("*_all.h5")), rows)
 
 
