@@ -227,7 +227,7 @@ def test_lambda_is_chosen_as_everywhere():
     np.testing.assert_array_equal(found.coef_[0], model.w)
     with pytest.raises(ValueError, match="lam='auto' would choose on rows whose labels have made the features"):
         SMSClassifier(lam="auto", features="bins").fit(X.toarray(), y)
-    with pytest.raises(ValueError, match="lam is 'best'; a positive number or 'auto' is wanted"):
+    with pytest.raises(ValueError, match="lam is 'best', and neither a number nor 'auto'"):
         SMSClassifier(lam="best").fit(X, y)
     assert SMSClassifier(lam=0.25).fit(X, y).lam_ == 0.25
 

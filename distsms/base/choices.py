@@ -59,5 +59,6 @@ def check_fields(record: Any, least: Mapping[str, int]) -> None:
             raise InputError(f"{option(each.name)} is {format_value(value):.60}, and not a {expected}", True)
         if any(map(operator.is_not, plain, values)):
             object.__setattr__(record, each.name, plain if of_list else plain[0])
-        if kind is Integral and value < least.get(each.name, value):
-            raise InputError(f"{option(each.name)} is {value}; it must be at least {least[each.name]}", everywhere=True)
+        if kind is Integral and not least.get(each.name, value) <= value <= 2**62:  # as on the command line
+            bound = "at most 2^62" if value > 2**62 else f"at least {least[each.name]}"
+            raise InputError(f"{option(each.name)} is {value}; it must be {bound}", everywhere=True)

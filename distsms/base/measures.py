@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows
+from distsms.base.wording import option
 
 NAMES = (
     "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, normal-auc, f1 (or"
@@ -252,7 +253,9 @@ class Measure:
         return self.family.chooser or self.name
 
     def bias(self, value: float | None) -> float | None:
-        """Return the constant feature's value, or None for none, if the user asks for `value` (None: the usual)."""
+        """Return the constant feature's value, None for none, where a user asks for `value` (None: the usual)."""
+        if value is not None and not 0 <= value < float("inf"):
+            raise InputError(f"{option('bias')} is {value}; it must be a positive number, or 0 for no constant feature")
         return self.family.bias if value is None else value or None
 
     @property
@@ -342,7 +345,8 @@ class Condition(NamedTuple):
     @classmethod
     def parse(cls, text: str, examples: str = CONDITIONS) -> Condition:
         """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError with examples if it is none."""
-        if match := re.fullmatch(rf"(fpr<=|precision>=|recall>=|top=){_NUMBER}(%?)", text.replace(" ", ""), re.ASCII):
+        pattern = rf"(fpr<=|precision>=|recall>=|top=){_NUMBER}(%?)"
+        if match := re.fullmatch(pattern, str(text).replace(" ", ""), re.ASCII):
             quantity, level, percent = match[1].rstrip("<>="), float(match[2] + match[3]), bool(match[4])
             if quantity == "top" and not percent and level >= 1 and level == int(level):
                 return cls(quantity, level, False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options, count, from_arguments, whole
+from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options, count, from_arguments, take_folder, whole
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -83,7 +83,7 @@ def _check(args: argparse.Namespace) -> str | None:
     of_trees = [name for name in options if name in ("--min-leaf", "--tree-rows", "--seed")]
     if args.trees is None and of_trees:
         return f"{of_trees[0]} is about trees; say how many with --trees N"
-    return None
+    return take_folder(args)
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -97,8 +97,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.workflow.features import make_features
     from distsms.workflow.requests import FeaturesRequest
 
-    output = args.output if args.folder is None else args.folder
-    request = from_arguments(FeaturesRequest, args, output=output, options=_options(args))
+    request = from_arguments(FeaturesRequest, args, options=_options(args))
     narrator = FeaturesNarrator(args, comm)
     narrator.conclude(make_features(request, comm, narrator))
     return EXIT_OK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK, InputError
 from distsms.base.formatting import format_bytes
-from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options
+from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options, take_folder
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -95,10 +95,7 @@ def _check(args: argparse.Namespace) -> str | None:
         args.name, args.output = args.output, None  # the folder is that of --output
     if args.kind != "twin" and args.name is not None:
         return f"{args.name}: only a twin has a NAME"
-    if args.output is not None and args.folder is not None:
-        return f"OUTDIR is given twice: {args.output} and --output {args.folder}"
-    args.output = args.output or args.folder
-    return None
+    return take_folder(args)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

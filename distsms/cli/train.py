@@ -157,8 +157,8 @@ def has_files(args: argparse.Namespace, comm: Communicator, names: Sequence[str]
         return True
     usual, path = _shard_parser(), args.data[0]
     for_files = [name for name in names if getattr(args, name, None) != usual.get_default(name)]
-    for_files += [name for name in ("shards", "report") if getattr(args, name, None) is not None]
-    for_files += [name for name in ("no_report", "overwrite", "search") if getattr(args, name, False)]
+    others = ("shards", "report", "no_report", "overwrite", "search")
+    for_files += [name for name in others if getattr(args, name, None) not in (None, False)]
     for name in for_files:
         why = f"{path}: is no data set, and no folder of CSV or Parquet files"
         if not os.path.exists(path):

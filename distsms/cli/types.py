@@ -131,6 +131,14 @@ class _OutputFolder(argparse.Action):
                 action.required = False
 
 
+def take_folder(args: argparse.Namespace) -> str | None:
+    """Take the folder that is named by --output for OUTDIR; return what is wrong if both are given, or None."""
+    if args.output is not None and args.folder is not None:
+        return f"OUTDIR is given twice: {args.output} and --output {args.folder}"
+    args.output = args.output or args.folder
+    return None
+
+
 COMMON: dict[str, dict[str, Any]] = {
     "--compress": {"action": "store_const", "dest": "compression", "const": "blosc-lz4", "default": "none"},
     "--ignore-new-features": {"dest": "ignore_new", "action": "store_true"},

@@ -21,9 +21,10 @@ from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.features.attributes import Attribute, table_attributes, used_columns
 from distsms.features.bins import Bins, edge_text, purified
-from distsms.models.model import MEAN_CONTRIBUTIONS, Model
+from distsms.models.model import MEAN_CONTRIBUTIONS, Model, from_training
 from distsms.models.scoring import Rows
 from distsms.shards.dataset import DataBlock
+from distsms.shards.manifest import Manifest
 from distsms.shards.table_schema import HASH, Table
 
 _ROUNDING = 1e-14
@@ -382,9 +383,10 @@ def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:
     return list(names), np.concatenate(parts)
 
 
-def mean_contributions(model: Model, w: Floats, block: DataBlock, comm: Communicator) -> list[float] | None:
+def mean_contributions(w: Floats, block: DataBlock, data: Manifest | None, comm: Communicator) -> list[float] | None:
     """Return the mean of <w, x> over the training rows, term by term, in one pass; None for models without reasons.
     w (p,) are the coefficients for the rows as they are in the block. **Collective.**"""
+    model = from_training(w, {}, data, block.table)
     if model.table is None or find_reason(model):
         return None
     names, term = terms_of(model)
@@ -406,7 +408,7 @@ class Reasons:
             raise InputError(f"the model has {len(self._names):,} terms; reasons are of at most {MOST_TERMS:,}")
         self._means = np.array(model.info.get(MEAN_CONTRIBUTIONS) or [])
         if len(self._means) != len(self._names):
-            needed = "the model does not say what its columns contribute on average, which reasons need"
+            needed = "the model does not say what its columns contribute on average (of a path, the chosen one does)"
             raise InputError(f"{needed}; train it on a table, with this version of distsms")
         self.count = min(count, len(self._names))
         self._texts = list[NDArray[Any]]()

@@ -39,7 +39,7 @@ def onnx(model: Model) -> bytes:
 def liblinear(model: Model) -> bytes:
     """Return a model file of LIBLINEAR, for its `predict`, which decides by the sign, and counts columns from 1."""
     negative, positive = model.classes
-    labels = f"{positive} {negative}" if isinstance(negative, int) and isinstance(positive, int) else "1 -1"
+    labels = f"{positive} {negative}" if type(negative) is type(positive) is int else "1 -1"
     last = intercept(model.raw_bias, model.threshold)
     kind = "L2R_LR" if is_logistic(model) else "L2R_L1LOSS_SVC_DUAL"
     head = f"solver_type {kind}\nnr_class 2\nlabel {labels}\nnr_feature {model.p}\nbias 1\nw\n"

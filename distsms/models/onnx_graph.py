@@ -220,7 +220,7 @@ def _encoder(graph: Graph, column: Column, name: str, first: int, missing: Seque
 def _outputs(graph: Graph, model: Model) -> list[Any]:
     """Add the label to the graph, and return what the graph's outputs are."""
     classes = model.classes
-    labels = np.array(classes if all(isinstance(label, int) for label in classes) else list(map(str, classes)))
+    labels = np.array(classes if all(type(label) is int for label in classes) else list(map(str, classes)))
     called = graph.add("GreaterOrEqual", "score", model.threshold)
     graph.add("Where", called, graph.constant(labels[1]), graph.constant(labels[0]), output="label")
     kind = TensorProto.INT64 if labels.dtype.kind == "i" else TensorProto.STRING

@@ -56,9 +56,8 @@ def watching(observer: T, method: str, watch: Callable[..., None] | None) -> T:
 
 def warn(comm: Communicator, texts: Sequence[str], of_columns: Sequence[str] = ()) -> None:
     """Give warnings on columns, and on models and rows, as the function that calls this. On the root."""
-    for text, category in [*((text, ColumnWarning) for text in of_columns), *((text, ModelWarning) for text in texts)]:
-        if comm.is_root:
-            warnings.warn(in_python(text), category, stacklevel=3)
+    for text in [*of_columns, *texts] if comm.is_root else ():
+        warnings.warn(in_python(text), ColumnWarning if text in of_columns else ModelWarning, stacklevel=3)
 
 
 def shares(split: Any) -> tuple[float, ...] | None:

@@ -191,7 +191,7 @@ class ClassMoments:
             threshold = float(brentq(surplus, low, high, disp=False))
         info = {
             "measure": "normal-auc",
-            "lambda": lam,
+            "lambda": float(lam),
             "status": "proved" if solution.gap <= EPSILON else "rounding",
             **{name: getattr(solution, name) for name in ("J", "R", "lower_bound", "gap")},
             "bias": 0.0,

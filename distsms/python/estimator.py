@@ -20,8 +20,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import BALANCED, Measure
 from distsms.base.typing import Floats
-from distsms.base.wording import format_value, in_python
+from distsms.base.wording import in_python
 from distsms.features import arrays
 from distsms.features.feature_map import FeatureMap
 from distsms.models import inputs, model, scoring
@@ -219,7 +218,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
         self._take(trained.model)
         if self.certificate is not None:
-            self.model_ = trained.model
+            self.model_, features = trained.model, getattr(self, "map_", None)
+            if features is not None:
+                self.model_ = replace(self.model_, features=features, coded=features.coded)
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
         if not result.proved:
@@ -233,13 +234,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
     def _train(self, X: Any, rows: Arrays) -> workflow.Trained:
         """Make the features, and train; `rows` has the labels +1 and -1."""
-        for name, kind in (("lam", "positive number or 'auto'"), ("l1", "non-negative number")):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (isinstance(value, Real) or (name, value) == ("lam", "auto")):
-                raise InputError(f"{name} is {format_value(value)}; a {kind} is wanted. GridSearchCV compares several")
         measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
-        if hasattr(self, "map_"):
-            del self.map_
+        for attribute in {"map_", "model_", "decision_", "calibration_"} & vars(self).keys():
+            delattr(self, attribute)
         features_of: Callable[[NDArray[np.bool_]], Any] | None = None
         if self.features is not None and self.features != RAW:
             options = arrays.options(named(self.features))
@@ -270,11 +267,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self._bias, self._table = trained.bias, trained.table
         self.intercept_ = np.array([model.intercept(trained.raw_bias, trained.threshold)])
         self._curve = trained.curve
-        for name in ("decision", "calibration"):
-            if name in trained.info:
-                setattr(self, f"{name}_", trained.info[name])
-            elif hasattr(self, f"{name}_"):
-                delattr(self, f"{name}_")
+        for name in {"decision", "calibration"} & trained.info.keys():
+            setattr(self, f"{name}_", trained.info[name])
 
     @classmethod
     def from_model(cls, path: str | os.PathLike[str]) -> SMSClassifier:

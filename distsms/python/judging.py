@@ -6,7 +6,8 @@ They only translate into requests of `distsms.workflow`, and give its warnings a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,7 @@ from distsms.base.errors import InputError, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Condition
 from distsms.base.typing import Floats
+from distsms.base.wording import format_value
 from distsms.models.contributions import Contributions
 from distsms.models.evaluation import LEVEL, EvaluationOptions
 from distsms.models.inputs import InputOptions
@@ -158,7 +160,7 @@ def evaluate(
         `to_dict()`, which is what the command prints with --json, `frame()`, a DataFrame of the measures with
         intervals, and `warnings`.
     """
-    ranks, several = ranks_of(comm, locals() | settings), not isinstance(model, Model | str | os.PathLike)
+    ranks, several = ranks_of(comm, locals() | settings), isinstance(model, Iterable) and not isinstance(model, str)
     with speaking_python():
         with ranks.fail_together():
             reading = _reading("evaluate", settings, weight, group)
@@ -212,9 +214,10 @@ def reasons(
     ranks = ranks_of(comm, locals())
     reading = InputOptions(ignore_new_features, labelled=False)
     with speaking_python():
-        if count < 1:
-            raise InputError(f"count is {count}; it must be at least 1", everywhere=True)
+        if not isinstance(count, Integral) or count < 1:
+            raise InputError(f"count is {format_value(count):.60}; it must be a whole number of at least 1", True)
         predicted = scoring.predict(PredictRequest(model, _rows(data, False), reading, reasons=count), ranks)
+    warn(ranks, (), predicted.notes)
     assert predicted.reasons is not None
     return predicted.reasons
 
@@ -397,9 +400,9 @@ def _reading(function: str, settings: Mapping[str, Any], weight: Any, group: Any
     return InputOptions(**options)
 
 
-def _measuring(settings: Mapping[str, Any], at: str | Sequence[str], **more: Any) -> EvaluationOptions:
+def _measuring(settings: Mapping[str, Any], at: Any, **more: Any) -> EvaluationOptions:
     """Return what is computed, and how the bootstrap draws."""
-    conditions = tuple(Condition.parse(text) for text in ([at] if isinstance(at, str) else at))
+    conditions = tuple(map(Condition.parse, at if isinstance(at, list | tuple) else [] if at is None else [at]))
     draws = {field: settings[name] for name, field in BOOTSTRAP.items() if name in settings}
     return EvaluationOptions(at=conditions, **draws, **more)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distsms.base.errors import InputError, speaking_python
 from distsms.base.measures import Measure
+from distsms.features.arrays import options
 from distsms.python.calls import numbers, ranks_of, warn, watching
-from distsms.workflow.candidates import parse
+from distsms.workflow.candidates import Candidate, named, parse
 from distsms.workflow.choice import Point
 from distsms.workflow.path_result import PathResult
 from distsms.workflow.path_run import PathObserver, run_path
@@ -23,7 +24,7 @@ def path(
     measure: str | Measure = "rocarea",
     lambdas: float | Sequence[float] | None = None,
     l1: float | Sequence[float] = 0.0,
-    features: str | Sequence[str] = "raw",
+    features: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = "raw",
     folds: int = 5,
     folds_by: str | None = None,
     select: str | None = None,
@@ -52,10 +53,10 @@ def path(
         one is.
     l1 : float or sequence of float
         The weight of ``||w||_1``. With several there is a path for each.
-    features : str or sequence of str
+    features : str, dict, or list of these
         What is made from the columns, for each fold without its rows: ``"raw"`` (the columns themselves), ``"bins"``,
-        ``"crosses"``, ``"leaves"``, or options such as ``"bins=16,crosses=top:20"``. With several there is a path for
-        each.
+        ``"crosses"``, ``"leaves"``, or options such as ``"bins=16,crosses=top:20"`` or ``{"bins": 16}``. With several
+        there is a path for each.
     folds : int
         The number of folds; 0 trains models of all rows alone.
     folds_by : {"rows", "groups", "doubles", "time"}, optional
@@ -91,7 +92,8 @@ def path(
     (True, 'proved', 8)
     """
     ranks = ranks_of(comm, locals() | settings)
-    stop_wanted, within_groups = settings.pop("stop_wanted", lambda: False), settings.pop("within_groups", None)
+    listed: Any = features if isinstance(features, list | tuple) else [features]
+    stop_wanted, within_groups = settings.pop("stop_wanted", None), settings.pop("within_groups", None)
     with speaking_python(), ranks.fail_together():
         if "lam" in settings:
             raise InputError("a path takes several lambdas: give lambdas in place of lam")
@@ -104,7 +106,10 @@ def path(
             measure=measure,
             lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
             l1=numbers(l1, "l1"),
-            features=[parse(text) for text in ([features] if isinstance(features, str) else features)],
+            features=[
+                parse(each) if isinstance(each, str) else Candidate(options(named(each)).text, named(each))
+                for each in listed
+            ],
             folds=folds,
             folds_by=folds_by,
             select=select,
@@ -114,6 +119,6 @@ def path(
     if callable(watch):
         watching(observer, "kept", lambda point, done, of: watch(point))
     with speaking_python():
-        result = run_path(request, ranks, observer, stop_wanted)
+        result = run_path(request, ranks, observer, stop_wanted or (lambda: False))
     warn(ranks, result.warnings)
     return result

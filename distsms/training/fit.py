@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -71,9 +70,6 @@ def loaded_run(
 ) -> Iterator[LoadedRun]:
     """Plan the memory, open the files of a run, load its rows, and close the files; see `fit`. **Collective.**"""
     node_ranks, plan = comm.node_ranks(), None
-    with comm.fail_together():
-        if task.bias is not None and not 0 < task.bias < math.inf:
-            raise InputError(f"bias is {task.bias}; it must be a positive number, or 0 for no constant feature")
     if options.temporary and options.memory is None:  # after an error, the shards would have to be made again
         allowed = memory_to_stream(lambda: plan_run(task, options, comm.size, node_ranks), comm)
         options = replace(options, memory=allowed)

@@ -142,8 +142,8 @@ class ClosedForm:
     def classes(self, fold: int) -> Moments:
         """Return the moments of the positive and of the negative training rows of a fold; 0 stands for all rows."""
         if fold not in self._of_fold:
-            numbers = np.arange(fold if fold and self._forward else self._folds + 1)
-            kept = 2 * (numbers if self._forward or not fold else numbers[numbers != fold])
+            numbers = np.arange(self._folds + 1)
+            kept = 2 * (numbers[numbers < fold if self._forward else numbers != fold] if fold else numbers)
             unions = [self._moments.union(kept + sign) for sign in (0, 1)]
             parts = zip(*(vars(union).values() for union in unions), strict=True)
             self._of_fold = {fold: Moments(*(np.concatenate(part) for part in parts))}

@@ -89,11 +89,9 @@ def held_out(
 
 def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Condition | None:
     """Return the condition. Raises InputError if it, the calibration, or the number of folds cannot be used. Local."""
-    if not isinstance(at, str | Condition | None):
-        raise InputError(f"at is {format_value(at)}, and not a condition such as 'precision>=0.9'")
     if calibrate not in (None, *calibration.METHODS):
         raise InputError(f"calibrate is {format_value(calibrate)}; there are {' and '.join(calibration.METHODS)}")
-    condition = Condition.parse(at, CONDITIONS_OF_MODELS) if isinstance(at, str) else at
+    condition = at if isinstance(at, Condition | None) else Condition.parse(at, CONDITIONS_OF_MODELS)
     if condition is not None and condition.quantity == "top" and not condition.share:
         alerts = "for 100 alerts among the 20,000 rows of a day, top=0.5%"
         raise InputError(f"{condition}: a threshold is for any number of rows, so give a share of them: {alerts}")

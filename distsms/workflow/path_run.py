@@ -27,6 +27,7 @@ from distsms.metrics import calibration
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.models import inputs, model
+from distsms.models.contributions import mean_contributions
 from distsms.optim.result import Result
 from distsms.optim.solvers.base import WIDE
 from distsms.shards.dataset import DataBlock
@@ -306,7 +307,7 @@ class _PathRun:
                 point.threshold,
                 dict(point.training),
                 data,
-                provenance(),
+                provenance() | ({"constant": problem.bias} if problem.bias else {}),
             )
             trained_on = self._manifest if features is None else features.manifest(point.fold)
             self._store.keep(point, model.from_training(w, info, trained_on))
@@ -343,10 +344,9 @@ class _PathRun:
 
     def _start(self, fold: int, lam: float) -> Floats | None:
         """Return the coefficients from which a training begins. The root calls this."""
-        w = self._store.start(fold, lam, self._problem.bias)
-        if w is None and self._start_from is not None:
-            w = self._start_from.start(fold, lam, self._problem.bias)
-        return w
+        stores = filter(None, (self._store, self._start_from))
+        starts = (store.start(fold, lam, self._problem.bias) for store in stores)
+        return next((w for w in starts if w is not None), None)
 
     def _compare(self, result: PathResult) -> FoldComparison | None:
         """Return the root's comparison with quick ROCArea models on the same folds, if that is of use."""
@@ -367,6 +367,10 @@ class _PathRun:
         info: dict[str, Any] = {"row_sample": sample_rows(training, self._manifest.dtype)}
         if self._measure.family.has_probabilities:
             info["mean_probability"] = calibration.means_of_logistic(training)
+        manifest = self._manifest if self._features is None else self._features.manifest(0)
+        if manifest.table is not None:
+            w, _ = split_bias(w, self._problem.bias)
+            info[model.MEAN_CONTRIBUTIONS] = mean_contributions(w, block, manifest, trainers)
         if request.at is None and not request.calibrate:
             return info
         self._observer.deciding(lam)
@@ -419,7 +423,9 @@ def _several(request: PathRequest) -> tuple[Setting, dict[str, PathRequest]] | N
         names = path_result.measures_of_betas(request.measure)
         several[BETA] = {name: replace(request, measure=name) for name in names}
     if len(request.l1) > 1:
-        several[L1] = {f"{l1:g}": replace(request, l1=[l1]) for l1 in request.l1}
+        short = [f"{l1:g}" for l1 in request.l1]
+        names = [repr(l1) if short.count(name) > 1 else name for l1, name in zip(request.l1, short, strict=True)]
+        several[L1] = {name: replace(request, l1=[l1]) for l1, name in zip(request.l1, names, strict=True)}
     if len(request.features) > 1:
         several[FEATURES] = {candidate.folder: replace(request, features=[candidate]) for candidate in request.features}
     if len(several) > 1:

@@ -6,15 +6,16 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
-from distsms.base.choices import DEVICES, TOGETHER, check_fields, require_choice
+from distsms.base.choices import DEVICES, KINDS, TOGETHER, check_fields, require_choice
 from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import Condition, Measure
-from distsms.base.wording import option
+from distsms.base.wording import format_value, option
 from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
@@ -34,6 +35,7 @@ FOLDS = 5
 """How many folds there are if nobody says otherwise."""
 
 
+KINDS["Model | Path"] = (Model, str, os.PathLike), "model"
 LEAST = {"folds": 0, "reasons": 0, "seed": 0, "shards": 1, "tree_fits": 1, "at_once": 1}
 """The smallest whole numbers of fields."""
 
@@ -201,6 +203,9 @@ class TrainRequest(FitRequest, DecisionRequest):
         if self.search is not None and not 0 <= self.search < math.inf:
             raise InputError(f"{option('search')} is {self.search}; it must be 0 or more seconds", everywhere=True)
         require_choice("device", self.device, DEVICES)
+        lam = self.lam
+        if lam != "auto" if isinstance(lam, str) else isinstance(lam, bool) or not isinstance(lam, Real | None):
+            raise InputError(f"{option('lam')} is {format_value(lam):.60}, and neither a number nor 'auto'", True)
 
 
 @dataclass(frozen=True)

@@ -336,7 +336,7 @@ def compare_on_folds(
 ) -> FoldComparison | None:
     """Compare quick ROCArea models on the folds of a path with its `points`, on the root. **Collective.**"""
     by = problem.select or problem.measure
-    outcome = cross_validate(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)
+    outcome = cross_validate(rows, replace(problem, measure="rocarea", select=by, bias=None, scored=0), stop_wanted)
     if outcome.stopped or not rows.comm.is_root:
         return None
     ours, theirs = values_of_folds(points, by, rule), values_of_folds(outcome.points, by)

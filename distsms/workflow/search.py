@@ -314,9 +314,9 @@ def search(
     trials = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > budget)
     shared, left_out = candidates(manifest, by_labels=request.at is None and request.calibrate is None)
     results = dict[str, tuple[list[Tried], str]]()
-    for first in range(comm.rank, len(shared) + comm.rank, comm.size):
+    for first in range(0, len(shared), comm.size):
         with comm.fail_together():
-            for features in shared[first : first + 1]:
+            for features in shared[first + comm.rank :][:1]:
                 results[features] = trials.of_features(features)
         end_if_stopped(stop_wanted, comm)
     results = {features: result for of_rank in comm.allgather(results) for features, result in of_rank.items()}

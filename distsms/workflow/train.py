@@ -45,7 +45,7 @@ from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import tables
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
-from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, TrainRequest
+from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, Split, TrainRequest
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, leaking_columns, why_chance
@@ -118,10 +118,10 @@ def train(
     run = _Run(request, comm, observer, stop_wanted)
     if tables.are_tables(request.data, comm):
         trained = run.on_table()
-    elif request.reading or request.split.shares is not None or request.shards or request.overwrite or request.search:
+    elif request.reading or request.split != Split() or request.shards or request.overwrite or request.search:
         raise InputError(
-            "label, weight, group, split, shards, overwrite, search and how columns are read are for tables (DataFrame,"
-            " CSV or Parquet); distsms shard has given data sets theirs",
+            "label, weight, group, split, split_by, seed, shards, overwrite, search and how columns are read are for"
+            " tables (DataFrame, CSV or Parquet); distsms shard has given data sets theirs",
             everywhere=True,
         )
     else:
@@ -252,9 +252,8 @@ class _Run:
             manifest = data if isinstance(data, Manifest) else None
             sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
             of_table = any(format_of(name) == "table" for name in sources) and not request.resume
-            lam = lam_of_checkpoint or request.lam or ("auto" if of_table else DEFAULT_LAMBDA)
-            if isinstance(lam, str) and lam != "auto":
-                raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
+            usual = "auto" if of_table else DEFAULT_LAMBDA
+            lam = lam_of_checkpoint or (usual if request.lam is None else request.lam)
             if lam == "auto" and request.features_of is not None:
                 why = "would choose on rows whose labels have made the features"
                 remedy = "give a number, or compare lambdas by GridSearchCV, which makes features for each fold"
@@ -398,8 +397,7 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         if (manifest or block).table is not None:
             from distsms.models.contributions import mean_contributions  # which loads what knows of features
 
-            as_model = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
-            contributions = mean_contributions(as_model, fit.w, block, comm)
+            contributions = mean_contributions(fit.w, block, manifest, comm)
     return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks, contributions)
 
 
@@ -455,7 +453,7 @@ def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str |
     data, start = None if manifest is None else manifest.directory, request.start
     if request.output is not None:
         model.check_replaceable(request.output)
-        inputs.check_distinct(request.output, data, test, request.trace)
+        inputs.check_distinct(request.output, data, test)
     if request.certificate is not None:
         from distsms.training import certificate
 

@@ -170,10 +170,11 @@ def test_old_names_of_options_work(old, new, capsys):
 def test_the_folder_is_the_last_word_or_an_option(capsys):
     assert cli.parse(["shard", "a", "b", "--output", "c"]).input == ["a", "b"]
     assert cli.parse(["shard", "a", "--quiet", "b"]).output == "b"
-    for words in ("shard a", "synth dense", "synth dense b --output c"):
+    assert cli.parse(["features", "a", "--output", "b"]).output == "b"
+    for words in ("shard a", "synth dense", "synth dense b --output c", "features a b --output c"):
         with pytest.raises(SystemExit):
             cli.parse(words.split())
-    assert "given twice" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("OUTDIR is given twice: b and --output c") == 2
 
 
 def test_json_takes_no_file(capsys):

@@ -46,6 +46,7 @@ def test_a_model_scores_and_measures_like_one_that_was_trained(tmp_path):
     again = distsms.load_model(tmp_path / "model.h5")
     measured = distsms.evaluate(again, (X, y))
     assert measured["rocarea"] == pytest.approx(moments.solve(1e-3).rocarea, abs=0.02)
+    assert distsms.verify(moments.model(1), (X, y)).problems == []
     assert again.classes == trained.classes and set(again.classes) == {"yes", "no"}
 
 

@@ -119,16 +119,17 @@ def test_a_score_of_just_the_threshold_is_positive_everywhere(threshold, bias, t
         (([1.0, 2.0], 3.0), (-1, 1)),
         ((None, 3.0), (-1, 1)),
         (("no", "yes"),) * 2,
+        ((False, True),) * 2,
     ],
 )
 def test_labels(labels, called, tmp_path):
     one, X = made([1.0], labels=labels), np.array([[-1.0], [1.0]])
     assert one.classes == called
     found = with_onnx(export.onnx(one), X)[1]
-    assert found == (list(called) if isinstance(called[0], int) else list(map(str, called)))
+    assert found == (list(called) if type(called[0]) is int else list(map(str, called)))
     model.save(tmp_path / "model.h5", one)
     assert SMSClassifier.from_model(tmp_path / "model.h5").predict(X).tolist() == list(called)
-    whole = called if isinstance(called[0], int) else (-1, 1)
+    whole = called if type(called[0]) is int else (-1, 1)
     assert with_liblinear(export.liblinear(one), X, tmp_path, 0.0)[1] == list(whole)
 
 

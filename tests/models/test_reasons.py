@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import distsms
-from distsms.base.errors import InputError
+from distsms.base.errors import ColumnWarning, InputError
 from distsms.models import contributions as of_rows
 from tests.support.program import run
 
@@ -80,6 +80,19 @@ def test_the_command_writes_them_in_every_format_on_any_number_of_ranks(table, t
             assert np.array_equal(columns[["reason_1", "reason_2"]].to_numpy(object), expected)
 
 
+def test_the_model_of_a_path_has_them(table, tmp_path):
+    rows = table.drop(columns="fraud")
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    distsms.shard(tmp_path / "rows.csv", tmp_path / "data", label="fraud", positive="yes", normalize="standard")
+    for features in ("raw", "bins=4,keep"):
+        options = {"folds": 2, "measure": "logistic", "features": features, "solver": "lbfgs"}
+        path = distsms.path(tmp_path / "data", lambdas=[1e-1, 1e-2], output=tmp_path / features, **options)
+        scores, texts = distsms.predict(path.model, rows), parsed(distsms.reasons(path.model, rows, 6))
+        np.testing.assert_allclose([sum(row.values()) for row in texts], scores - scores.mean(), atol=0.03)
+        with pytest.raises(InputError, match="of a path, the chosen one does"):
+            distsms.reasons(next((tmp_path / features).rglob("*_all.h5")), rows)
+
+
 def test_models_without_reasons_say_why(table, trained):
     X, y = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50) % 2
     with pytest.raises(InputError, match="train it on a table"):
@@ -88,8 +101,15 @@ def test_models_without_reasons_say_why(table, trained):
     with pytest.raises(InputError, match="unit length"):
         distsms.reasons(scaled, table.drop(columns="fraud"))
     for count in (-1, 0):
-        with pytest.raises(InputError, match=f"is {count}; it must be at least"):
+        with pytest.raises(InputError, match=f"is {count}; it must be a whole number"):
             distsms.reasons(trained, table.drop(columns="fraud"), count)
+
+
+def test_a_category_that_is_new_is_told(table, trained):
+    rows = table.drop(columns="fraud").assign(shop="toys")
+    for function in (distsms.predict, distsms.reasons):
+        with pytest.warns(ColumnWarning, match="toys|shop"):
+            function(trained, rows)
 
 
 def test_contributions_of_a_plain_model_add_up(table, trained):

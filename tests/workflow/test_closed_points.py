@@ -20,6 +20,7 @@ from distsms.workflow import path
 from distsms.workflow.decisions import held_out
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import PathRows, Problem, run
+from distsms.workflow.rocarea_check import compare_on_folds
 from tests.support.problems import data, share
 
 ALONE = Communicator()
@@ -128,3 +129,17 @@ def test_it_stops_and_leaves_to_iterations_what_rounding_hides(comm):
     limited = replace(PROBLEM, settings=replace(PROBLEM.settings, max_evaluations=3))
     found, _ = solved(comm, limited, block)
     assert found.evaluations > 0 and {point.result["status"] for point in found.points} != {"proved"}
+
+
+@pytest.mark.serial
+def test_the_models_that_it_is_compared_with_are_of_rocarea():
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(200) < 0.3, 1, -1)
+    X = rng.normal(size=(200, 3)) + np.outer(y > 0, [1, 0.5, 0]) + np.outer(rng.random(200) < 0.05, [0, -30, 0])
+    block = weighted_block(ALONE, sparse.csr_array(X), y, np.ones(200))
+    found, _ = solved(ALONE, PROBLEM, block)
+    closed, iterated = (
+        compare_on_folds(PathRows(block, ALONE), replace(PROBLEM, scored=scored), found.points, lambda: False, "best")
+        for scored in (4, 0)
+    )
+    assert closed == iterated and closed.theirs != closed.ours

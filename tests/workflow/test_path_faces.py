@@ -250,3 +250,12 @@ def test_all_ranks_get_the_same(case, comm, shared_dir):
 @pytest.mark.serial
 def test_the_example():
     assert doctest.testmod(python_path).failed == 0
+
+
+@pytest.mark.serial
+def test_options_of_features_as_a_dict(tmp_path):
+    write_rows(tmp_path / "data")
+    (one, several), _ = told(
+        lambda: [distsms.path(tmp_path / "data", features=each, **GRID) for each in ({"bins": 4}, ["raw", {"bins": 4}])]
+    )
+    assert one.model.features.bins.sizes == (4,) * 4 and set(several.paths) == {"raw", "bins=4"}

@@ -34,6 +34,12 @@ def rows():
         ("train", {"step": "x"}, "step: 'x' is none of"),
         ("evaluate", {"k": 0}, "^k is 0; it must be at least 1"),
         ("evaluate", {"k": "5"}, "^k is '5', and not a whole number"),
+        ("evaluate", {"at": 0.9}, "^0.9 is no condition for a threshold"),
+        ("evaluate", {"model": None}, r"^models is \[None\], and not a list of models"),
+        ("evaluate", {"model": [5]}, r"^models is \[5\], and not a list of models"),
+        ("predict", {"model": None}, "^model is None, and not a model"),
+        ("reasons", {"count": "3"}, "^count is '3'; it must be a whole number"),
+        ("path", {"seed": 2**64}, r"^seed is 18446744073709551616; it must be at most 2\^62"),
         ("evaluate", {"level": "x"}, "^level is 'x', and not a number"),
         ("shard", {"output": "s", "split": (0.5, 0.5), "seed": "1"}, "^seed is '1', and not a whole number"),
         ("shard", {"output": "s", "split": (0.5, 0.5), "seed": -1}, "^seed is -1; it must be at least 0"),
@@ -47,9 +53,19 @@ def rows():
         ("path", {"lambdas": "x"}, "^lambdas='x': needs a number, or several"),
         ("path", {"epsilon": "x"}, "^epsilon is 'x', and not a number"),
         ("path", {"measure": 5}, "^measure is 5, and not the name of a measure"),
+        *((call, {"bias": bias}, f"^bias is {bias}; it must") for call in ("path", "train") for bias in (np.nan, -1.0)),
+        ("path", {"features": 4}, "^features=4: needs one of 'bins', .*, or a dict of options"),
+        ("path", {"features": {"boxes": 4}}, "^features have no option 'boxes'"),
         ("baseline", {"methods": "logistic"}, r"^methods is 'logistic', and not a list of texts"),
         ("baseline", {"tree_fits": 0}, "^tree_fits is 0; it must be at least 1"),
         ("train", {"lam": "x"}, "^lam is 'x', and neither a number nor 'auto'"),
+        ("train", {"lam": [0.1]}, r"^lam is \[0.1\], and neither a number nor 'auto'"),
+        ("train", {"lam": np.array([0.1, 0.2])}, "^lam is .*, and neither a number nor 'auto'"),
+        ("train", {"lam": False}, "^lam is False, and neither a number nor 'auto'"),
+        ("train", {"lam": 0}, "^lambda is 0.0; it must be"),
+        ("train", {"split_by": "time"}, "split_by, seed, .* are for tables"),
+        ("train", {"seed": 5}, "split_by, seed, .* are for tables"),
+        ("train", {"start": 5}, "^start is 5, and not a model"),
         ("train", {"checkpoint": 3}, "^checkpoint is 3, and not a path"),
         ("train", {"l1": "x", "lam": 1.0}, "^l1 is 'x', and not a number"),
         ("make_features", {"output": "f", "shards": 0}, "^shards is 0; it must be at least 1"),
@@ -59,8 +75,9 @@ def rows():
 def test_values_that_do_not_exist(call, options, message, rows, tmp_path):
     write_data(tmp_path / "d", *rows)
     first, function = [tmp_path / "d"], getattr(distsms, call)
-    if call == "evaluate":
-        first = [distsms.train(rows, lam=1.0, solver="lbfgs"), rows]
+    if call in ("evaluate", "predict", "reasons"):
+        options = {"model": distsms.train(rows, lam=1.0, solver="lbfgs"), **options}
+        first = [options.pop("model"), rows if call == "evaluate" else rows[0]]
     elif call in ("path", "baseline"):
         options = {"output": tmp_path / "out", "lambdas": [0.1], "folds": 2, "solver": "lbfgs", **options}
     with pytest.raises(InputError, match=message):
@@ -134,3 +151,11 @@ def test_another_failure_of_one_rank_ends_all(comm):
     with pytest.raises((ValueError, DistsmsError), match="seven") as caught:
         fail()
     assert (caught.type is ValueError) == (comm.rank == comm.size - 1)
+
+
+@pytest.mark.serial
+def test_none_where_it_means_nothing(rows, tmp_path):
+    write_data(tmp_path / "d", *rows)
+    path = distsms.path(tmp_path / "d", lambdas=1.0, folds=0, solver="lbfgs", stop_wanted=None)
+    assert len(path.points) == 1
+    assert distsms.evaluate(distsms.train(rows, lam=1.0, solver="lbfgs"), rows, at=None)["n"] == 60

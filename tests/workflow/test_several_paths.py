@@ -7,7 +7,9 @@ import pytest
 
 from distsms.cli.types import path_measures
 from distsms.workflow.choice import Point, _at_lambdas_of_others, judged
-from distsms.workflow.path_result import PathResult, compare, measures_of_betas
+from distsms.workflow.path_result import L1, PathResult, compare, measures_of_betas
+from distsms.workflow.path_run import _several
+from distsms.workflow.requests import PathRequest
 
 SELECT, LAMBDAS = "tpr@fpr=0.1", (1e-1, 1e-2)
 
@@ -99,3 +101,13 @@ def test_a_gain_is_called_clear_only_where_its_interval_is():
     noise = np.array([[0.3, -0.25, 0.3, -0.25]] * 2)
     unclear = compared({"rocarea": path_of(base), "pauc@0.1": path_of(base + noise)})
     assert unclear.best == "pauc@0.1" and "no clear difference" in unclear.sentences()[-1]
+
+
+def test_weights_that_agree_in_six_digits_have_folders_of_their_own():
+    setting, requests = _several(PathRequest("data", l1=[0.1, 0.1000001, 1e-2, 0.0]))
+    assert setting == L1 and {name: request.l1 for name, request in requests.items()} == {
+        "0.1": [0.1],
+        "0.1000001": [0.1000001],
+        "0.01": [1e-2],
+        "0": [0.0],
+    }

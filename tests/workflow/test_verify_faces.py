@@ -129,3 +129,27 @@ def test_the_report_says_what_was_proved(tmp_path):
         told(lambda model=model: distsms.report(model, (X, y), tmp_path / "r.html", bootstrap=10))
         page = (tmp_path / "r.html").read_text()
         assert "What was proved" in page and said in page and f"{model.info['gap']:.3g} above it" in page
+
+
+@pytest.mark.parametrize("bias", [0.0, 10.0])
+def test_the_model_of_a_path_says_its_constant_feature(tmp_path, bias):
+    X, y, *_ = rows()
+    write_data(tmp_path / "d", X, y)
+    path = {"lambdas": [1e-2], "folds": 2, "measure": "logistic", "solver": "lbfgs"}
+    made, _ = told(lambda: distsms.path(tmp_path / "d", output=tmp_path / "p", bias=bias, **path))
+    for model in (made.model, *(tmp_path / "p" / "models").glob("*_all.h5")):
+        assert distsms.verify(model, tmp_path / "d").problems == []
+
+
+@pytest.mark.parametrize("features", [{"bins": 4}, {"bins": 4, "keep": True}, "leaves"])
+def test_the_model_of_an_estimator_makes_its_features(tmp_path, features):
+    X, y, *_ = rows()
+    estimator = SMSClassifier(certificate=tmp_path / "c.h5", features=features, **OWN)
+    told(lambda: estimator.fit(X, y))
+    distsms.save_model(tmp_path / "m.h5", estimator.model_)
+    found = distsms.verify(tmp_path / "m.h5", (X, y), certificate=tmp_path / "c.h5")
+    assert not found.problems and found.gap <= 1e-4 + 1e-6
+    scores = estimator.decision_function(X) + estimator.threshold_
+    np.testing.assert_allclose(distsms.predict(estimator.model_, X), scores, atol=1e-12)
+    told(lambda: estimator.set_params(certificate=None).fit(X, y))
+    assert not hasattr(estimator, "model_")
