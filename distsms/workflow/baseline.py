@@ -14,6 +14,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import display_name
 from distsms.base.timing import Clock
+from distsms.base.wording import format_value
 from distsms.features import arrays
 from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver
@@ -82,6 +83,10 @@ def compare_methods(
             request = replace(request, data=sets.training.directory)
         elif request.reading or request.shards is not None:
             raise InputError("label, shards, and how columns are read are for tables, such as CSV or Parquet", True)
+        elif not (paths := tables.of_paths(request.data)):
+            raise InputError(f"data is {format_value(request.data):.60}, and neither a path nor a table", True)
+        else:
+            request = replace(request, data=paths[0])
         plan = decide(request, called, comm, observer, opened)
         observer.planned(plan)
         run = _BaselineRun(plan, comm, observer, stop_wanted)

@@ -271,6 +271,7 @@ class PathRequest(FoldsRequest, DecisionRequest):
 class BaselineRequest(FoldsRequest):
     """A comparison of methods on the folds of a data set."""
 
+    data: Any  # a data set; files, patterns or folders of tables; or a table in memory
     output: Path  # the folder of the fits, in which a baseline of the same problem goes on
     epsilon: float | None = None  # the gap to prove
     relative: float | None = None
