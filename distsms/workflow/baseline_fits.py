@@ -286,13 +286,14 @@ def try_lambdas(
     begun = time.perf_counter()
     quick = replace(problem, lambdas=lambdas, settings=loosened(problem.settings), select=by, scores=False)
     outcome = run(rows, quick, starts.add, start=starts.nearest, stop_wanted=stop_wanted)
-    if outcome.stopped or not rows.comm.is_root:
-        return outcome.stopped
+    if outcome.stopped:
+        return True
     seconds = (time.perf_counter() - begun) / max(len(outcome.points), 1)
     values = {(lam, fold): np.nan for lam in outcome.left_out for fold in problem.trained_folds}  # as good as w = 0
     values |= {(point.lam, point.fold): float((point.held_out or {})[by]) for point in outcome.points}
-    for (lam, fold), value in values.items():
-        keep(Trial(specs[0].method, lam, fold, seconds, value, 0), None)
+    with rows.comm.fail_together():
+        for (lam, fold), value in values.items() if rows.comm.is_root else ():
+            keep(Trial(specs[0].method, lam, fold, seconds, value, 0), None)
     return False
 
 

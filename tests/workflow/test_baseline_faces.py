@@ -217,7 +217,7 @@ def test_what_a_baseline_cannot_be(options, refused, tmp_path):
 
 def test_a_baseline_of_what_is_no_data(tmp_path):
     for data in (5, None, []):
-        with pytest.raises(InputError, match="^data is .*, and neither a path nor a table$"):
+        with pytest.raises(InputError, match=r"^data is .*, and neither a path nor a table$"):
             distsms.baseline(data, tmp_path / "b", **LINEAR)
 
 
