@@ -209,7 +209,8 @@ def choose_lambda(
     sizes = (data.n_pos, data.n_neg) if isinstance(data, Manifest) else _class_counts(data, comm)
     rows = _sample(data, sizes, measure, comm, budget)
     counts, by = _class_counts(rows.data, rows.trainers), "rows" if rows.fold_keys is None else "groups"
-    n_folds, by_measure = number_of_folds(counts), choice.chooser(measure.name, None)
+    n_folds, part = number_of_folds(counts), sum(counts) / sum(sizes)
+    by_measure = measure.on_part(part / max(n_folds, 1)).chooser
 
     def result(lam: float, means: list[Mean], reason: str, chance: str = "") -> LambdaChoice:
         return LambdaChoice(lam, means, sum(counts), time.perf_counter() - begun, reason, chance, by_measure)
@@ -220,7 +221,17 @@ def choose_lambda(
     distribution = task.distribution
     if distribution.step == "auto":
         distribution = distribution._replace(step="root")
-    problem = Problem(measure.name, GRID, n_folds, 0, task.settings, distribution, folds_by=by, bias=task.bias)
+    problem = Problem(
+        measure.on_part(part * (1 - 1 / n_folds)).name,
+        GRID,
+        n_folds,
+        0,
+        task.settings,
+        distribution,
+        folds_by=by,
+        bias=task.bias,
+        select=by_measure,
+    )
     try:
         trained = cross_validate(rows, problem, stop_wanted)
     except InputError as error:
