@@ -221,16 +221,9 @@ def choose_lambda(
     distribution = task.distribution
     if distribution.step == "auto":
         distribution = distribution._replace(step="root")
+    name = measure.on_part(part * (1 - 1 / n_folds)).name
     problem = Problem(
-        measure.on_part(part * (1 - 1 / n_folds)).name,
-        GRID,
-        n_folds,
-        0,
-        task.settings,
-        distribution,
-        folds_by=by,
-        bias=task.bias,
-        select=by_measure,
+        name, GRID, n_folds, 0, task.settings, distribution, folds_by=by, select=by_measure, bias=task.bias
     )
     try:
         trained = cross_validate(rows, problem, stop_wanted)
@@ -314,10 +307,9 @@ def _sample(
         block = load_sample(data, ALONE if share_folds else comm, shares, budget=budget, whole_groups=in_groups)
         return PathRows(block, comm, block.groups, share_folds)
     shares = sample_shares(n_pos, n_neg, int(comm.sum(np.array([data.features.nnz]))[0]), measure)
-    groups = data.groups if in_groups else None
-    keys = data.first_row + np.arange(len(data.labels)) if groups is None else groups
+    keys: Any = data.groups if in_groups else data.first_row + np.arange(len(data.labels))
     weights = np.where(in_sample(keys, data.labels, shares), 1.0 if data.weights is None else data.weights, 0.0)
-    return PathRows(data if min(shares) >= 1 else replace(data, weights=weights), comm, groups)
+    return PathRows(data if min(shares) >= 1 else replace(data, weights=weights), comm, data.groups)
 
 
 def _class_counts(block: DataBlock, comm: Communicator) -> tuple[int, int]:

@@ -247,6 +247,13 @@ def test_a_sample_has_the_rows_that_their_numbers_name(layout, comm, folder, mon
     assert found.n == len(wanted)
 
 
+def test_folds_of_rows_in_memory_keep_groups_together(comm):
+    X, y = data(n=200)
+    rows = block(comm, X, y)
+    rows = replace(rows, groups=((rows.first_row + np.arange(len(rows.labels))) // 4).astype(np.uint64))
+    assert "held-out folds (by groups) of 200 rows" in chosen(rows, comm).reason
+
+
 def test_a_sample_of_rows_in_memory_counts_these_rows_alone(comm, monkeypatch):
     X, y = data(n=400)
     monkeypatch.setattr(auto_lambda, "FEWEST_ROWS", 100)
