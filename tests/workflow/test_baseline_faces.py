@@ -202,6 +202,8 @@ def test_the_warnings_of_a_baseline(tmp_path, capsys):
         ({"folds": 0}, "a baseline needs at least 2 folds"),
         ({"folds": 1}, "at least 2 folds"),
         ({"lambdas": [0.1, 0.0]}, "lambdas above 0"),
+        ({"time_limit": -5}, "^time_limit is -5"),
+        ({"time_limit": float("nan")}, "^time_limit is nan"),
         ({"methods": ["trees"], "trees": False}, "no method is left"),
         ({"histroy": 3}, "no option 'histroy'"),
         ({"measure": "gauc@pairs"}, "have no groups"),
