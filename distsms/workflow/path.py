@@ -250,12 +250,8 @@ class CrossValidation(Objective):
         _, losses = make_losses(block, problem.measure, problem.distribution.ordering, comm, training)
         features = with_bias(block.features, problem.bias)
         vectors = make_vectors(problem.distribution.step, features.shape[1], comm)
-        self._failures = list[Exception]()  # of `keep`: the other ranks wait for evaluations, and are stopped first
-
-        def stopping() -> bool:
-            return bool(self._failures) or stop_wanted()
-
-        super().__init__(features, losses, comm, stopping, vectors=vectors, weights=block.weights)
+        super().__init__(features, losses, comm, stop_wanted, vectors=vectors, weights=block.weights)
+        self._failure: Exception | None = None  # of `keep`
         self.prove_to(problem.settings.target)
         self._closed: ClosedForm | None = None
         may_be_closed, l1 = losses and problem.scored != 0, problem.settings.l1
@@ -271,8 +267,8 @@ class CrossValidation(Objective):
         """Solve these lambdas of each fold as `run`; ends after the largest if nothing was gained. **Collective.**"""
         outcome = self._run(keep, lambdas, start)
         with self.comm.fail_together():
-            for failure in self._failures:
-                raise failure
+            if self._failure is not None:
+                raise self._failure
         return outcome
 
     def _run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start) -> PathOutcome:
@@ -326,8 +322,8 @@ class CrossValidation(Objective):
         point = Point(lam, self.numbers[k], numbers, assessed.threshold, assessed.training, assessed.held_out)
         try:
             keep(point, result, assessed.scores)
-        except Exception as error:
-            self._failures.append(error)
+        except Exception as error:  # the other ranks wait for evaluations, and have to be stopped first
+            self._failure, self.stop_wanted = error, lambda: True
         return point
 
     def _solve_closed(
