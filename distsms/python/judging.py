@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,7 @@ from distsms.base.errors import InputError, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Condition
 from distsms.base.typing import Floats
+from distsms.base.wording import format_value
 from distsms.models.contributions import Contributions
 from distsms.models.evaluation import LEVEL, EvaluationOptions
 from distsms.models.inputs import InputOptions
@@ -212,8 +214,8 @@ def reasons(
     ranks = ranks_of(comm, locals())
     reading = InputOptions(ignore_new_features, labelled=False)
     with speaking_python():
-        if count < 1:
-            raise InputError(f"count is {count}; it must be at least 1", everywhere=True)
+        if not isinstance(count, Integral) or count < 1:
+            raise InputError(f"count is {format_value(count)}; it must be a whole number, at least 1", everywhere=True)
         predicted = scoring.predict(PredictRequest(model, _rows(data, False), reading, reasons=count), ranks)
     assert predicted.reasons is not None
     return predicted.reasons
