@@ -99,7 +99,7 @@ class BaselinePlan:
 
     def missing(self, methods: Sequence[str], in_folds: Sequence[int] | None = None) -> list[FitSpec]:
         """Return the trials of these methods that are not made yet or, after them, the fits to the end."""
-        trials = self.store.trials()
+        trials = self.store.trials(self.select)
         for specs_of, results in ((self._trials_of, trials), (self._fits_of, self.store.fits())):
             done = {each[:3] for each in results}
             specs = [spec for name in methods for spec in specs_of(name, trials) if spec[:3] not in done]
@@ -132,7 +132,7 @@ class BaselinePlan:
 
     def trials(self) -> list[Trial]:
         """Return the quick trials in the folder, if they say which lambdas are fitted."""
-        return self.store.trials() if self.halves else []
+        return self.store.trials(self.select) if self.halves else []
 
     def counted_fits(self) -> list[Fit]:
         """Return the fits in the folder that this plan asks for, whatever an earlier one has tried beyond."""

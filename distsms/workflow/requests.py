@@ -56,7 +56,7 @@ class Split:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, LEAST)
+        check_fields(self, LEAST, by="split_by")
 
     def splitter(self, group: str | None, time: str | None) -> Splitter | None:
         """Return how rows with groups and times in these columns are split; None if all stay together."""
