@@ -42,8 +42,7 @@ KINDS: dict[str, tuple[Any, str]] = {
 
 def check_fields(record: Any, least: Mapping[str, int], **options: str) -> None:
     """Raise InputError unless the fields of a dataclass have the types of their annotations, and no smaller numbers.
-    Numbers of NumPy become those of Python, which files of JSON can hold. `options` are the names of options by their
-    fields, where they differ.
+    Numbers of NumPy become those of Python, which files of JSON can hold. `options` says what users call some fields.
     """
     for each in fields(record):
         value, annotation = getattr(record, each.name), str(each.type).removesuffix(" | None")

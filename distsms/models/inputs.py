@@ -6,7 +6,6 @@ import glob
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
     """Raise InputError if `output` is one of the files, folders or patterns in `used`, or lies in a folder. Local."""
     target = Path(os.path.realpath(output))  # Path.resolve fails for symbolic links that form a loop
     names = [os.fspath(name) for name in used if name is not None]
-    for name in chain(names, *map(glob.glob, names)):
+    for name in names + [file for name in names for file in glob.glob(name)]:
         path = Path(os.path.realpath(name))
         if target == path or (path.is_dir() and path in target.parents):
             raise InputError(f"{output}: would overwrite {name}, which is in use; name another file")

@@ -215,7 +215,7 @@ def reasons(
     reading = InputOptions(ignore_new_features, labelled=False)
     with speaking_python():
         if not isinstance(count, Integral) or count < 1:
-            raise InputError(f"count is {format_value(count)}; it must be a whole number, at least 1", everywhere=True)
+            raise InputError(f"count is {format_value(count)}; it must be at least 1, and whole", everywhere=True)
         predicted = scoring.predict(PredictRequest(model, _rows(data, False), reading, reasons=count), ranks)
     assert predicted.reasons is not None
     return predicted.reasons

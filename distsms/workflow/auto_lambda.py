@@ -218,9 +218,8 @@ def choose_lambda(
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
         return result(DEFAULT_LAMBDA, [], too_few)
-    distribution = task.distribution
-    if distribution.step == "auto":
-        distribution = distribution._replace(step="root")
+    step = "root" if task.distribution.step == "auto" else task.distribution.step
+    distribution = task.distribution._replace(step=step)
     name = measure.on_part(part * (1 - 1 / n_folds)).name
     problem = Problem(
         name, GRID, n_folds, 0, task.settings, distribution, folds_by=by, select=by_measure, bias=task.bias
