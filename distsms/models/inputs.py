@@ -78,7 +78,7 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
     """Raise InputError if `output` is one of the files, folders or patterns in `used`, or lies in a folder. Local."""
     target = Path(os.path.realpath(output))  # Path.resolve fails for symbolic links that form a loop
     names = [os.fspath(name) for name in used if name is not None]
-    for name in names + [file for name in names for file in glob.glob(name)]:
+    for name in (*names, *(file for each in names for file in glob.glob(each))):
         path = Path(os.path.realpath(name))
         if target == path or (path.is_dir() and path in target.parents):
             raise InputError(f"{output}: would overwrite {name}, which is in use; name another file")
