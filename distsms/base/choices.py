@@ -40,12 +40,13 @@ KINDS: dict[str, tuple[Any, str]] = {
 """The types that `check_fields` knows, by their annotations, and what people call them."""
 
 
-def check_fields(record: Any, least: Mapping[str, int]) -> None:
+def check_fields(record: Any, least: Mapping[str, int], **options: str) -> None:
     """Raise InputError unless the fields of a dataclass have the types of their annotations, and no smaller numbers.
-    Numbers of NumPy become those of Python, which files of JSON can hold.
+    Numbers of NumPy become those of Python, which files of JSON can hold. `options` says what users call some fields.
     """
     for each in fields(record):
         value, annotation = getattr(record, each.name), str(each.type).removesuffix(" | None")
+        name = option(options.get(each.name, each.name))
         of_list = annotation.startswith("Sequence[")
         kind, noun = KINDS.get(annotation.removeprefix("Sequence[").removesuffix("]"), (None, ""))
         if kind is None or (value is None and annotation != each.type):
@@ -56,9 +57,9 @@ def check_fields(record: Any, least: Mapping[str, int]) -> None:
         fits = all(isinstance(one, kind) and isinstance(one, bool) == (kind is bool) for one in plain)
         if not fits or (of_list and not is_list):
             expected = f"list of {noun}s" if of_list else noun
-            raise InputError(f"{option(each.name)} is {format_value(value):.60}, and not a {expected}", True)
+            raise InputError(f"{name} is {format_value(value):.60}, and not a {expected}", True)
         if any(map(operator.is_not, plain, values)):
             object.__setattr__(record, each.name, plain if of_list else plain[0])
         if kind is Integral and not least.get(each.name, value) <= value <= 2**62:  # as on the command line
             bound = "at most 2^62" if value > 2**62 else f"at least {least[each.name]}"
-            raise InputError(f"{option(each.name)} is {value}; it must be {bound}", everywhere=True)
+            raise InputError(f"{name} is {value}; it must be {bound}", everywhere=True)

@@ -50,7 +50,7 @@ class EvaluationOptions:
     within_groups: str | None = None  # what groups count in GAUC; None: as in training, if the rows have groups
 
     def __post_init__(self) -> None:
-        check_fields(self, {"k": 1, "replicates": 0, "seed": 0})
+        check_fields(self, {"k": 1, "replicates": 0, "seed": 0}, replicates="bootstrap")
         if not 0 < self.level < 1:
             raise InputError(f"{option('level')}: a confidence level is between 0 and 1, and {self.level} is not")
         if self.threshold is not None and math.isnan(self.threshold):

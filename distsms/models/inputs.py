@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -74,11 +75,12 @@ def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS
 
 
 def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str] | None) -> None:
-    """Raise InputError if `output` is one of the files or folders in `used`, or lies in such a folder. Local."""
+    """Raise InputError if `output` is one of the files, folders or patterns in `used`, or lies in a folder. Local."""
     target = Path(os.path.realpath(output))  # Path.resolve fails for symbolic links that form a loop
-    for name in used:
-        path = Path(os.path.realpath(name or ""))
-        if name is not None and (target == path or (path.is_dir() and path in target.parents)):
+    names = [os.fspath(name) for name in used if name is not None]
+    for name in (*names, *(file for each in names for file in glob.glob(each))):
+        path = Path(os.path.realpath(name))
+        if target == path or (path.is_dir() and path in target.parents):
             raise InputError(f"{output}: would overwrite {name}, which is in use; name another file")
 
 

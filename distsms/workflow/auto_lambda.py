@@ -209,7 +209,8 @@ def choose_lambda(
     sizes = (data.n_pos, data.n_neg) if isinstance(data, Manifest) else _class_counts(data, comm)
     rows = _sample(data, sizes, measure, comm, budget)
     counts, by = _class_counts(rows.data, rows.trainers), "rows" if rows.fold_keys is None else "groups"
-    n_folds, by_measure = number_of_folds(counts), choice.chooser(measure.name, None)
+    n_folds, part = number_of_folds(counts), sum(counts) / sum(sizes)
+    by_measure = measure.on_part(part / max(n_folds, 1)).chooser
 
     def result(lam: float, means: list[Mean], reason: str, chance: str = "") -> LambdaChoice:
         return LambdaChoice(lam, means, sum(counts), time.perf_counter() - begun, reason, chance, by_measure)
@@ -217,10 +218,12 @@ def choose_lambda(
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
         return result(DEFAULT_LAMBDA, [], too_few)
-    distribution = task.distribution
-    if distribution.step == "auto":
-        distribution = distribution._replace(step="root")
-    problem = Problem(measure.name, GRID, n_folds, 0, task.settings, distribution, folds_by=by, bias=task.bias)
+    step = "root" if task.distribution.step == "auto" else task.distribution.step
+    distribution = task.distribution._replace(step=step)
+    name = measure.on_part(part * (1 - 1 / n_folds)).name
+    problem = Problem(
+        name, GRID, n_folds, 0, task.settings, distribution, folds_by=by, select=by_measure, bias=task.bias
+    )
     try:
         trained = cross_validate(rows, problem, stop_wanted)
     except InputError as error:
@@ -303,10 +306,9 @@ def _sample(
         block = load_sample(data, ALONE if share_folds else comm, shares, budget=budget, whole_groups=in_groups)
         return PathRows(block, comm, block.groups, share_folds)
     shares = sample_shares(n_pos, n_neg, int(comm.sum(np.array([data.features.nnz]))[0]), measure)
-    groups = data.groups if in_groups else None
-    keys = data.first_row + np.arange(len(data.labels)) if groups is None else groups
+    keys: Any = data.groups if in_groups else data.first_row + np.arange(len(data.labels))
     weights = np.where(in_sample(keys, data.labels, shares), 1.0 if data.weights is None else data.weights, 0.0)
-    return PathRows(data if min(shares) >= 1 else replace(data, weights=weights), comm, groups)
+    return PathRows(data if min(shares) >= 1 else replace(data, weights=weights), comm, data.groups)
 
 
 def _class_counts(block: DataBlock, comm: Communicator) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import display_name
 from distsms.base.timing import Clock
+from distsms.base.wording import format_value
 from distsms.features import arrays
 from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver
@@ -82,6 +83,10 @@ def compare_methods(
             request = replace(request, data=sets.training.directory)
         elif request.reading or request.shards is not None:
             raise InputError("label, shards, and how columns are read are for tables, such as CSV or Parquet", True)
+        elif not (paths := tables.of_paths(request.data)):
+            raise InputError(f"data is {format_value(request.data):.60}, and neither a path nor a table", True)
+        else:
+            request = replace(request, data=paths[0])
         plan = decide(request, called, comm, observer, opened)
         observer.planned(plan)
         run = _BaselineRun(plan, comm, observer, stop_wanted)
@@ -144,24 +149,24 @@ class _BaselineRun:
             for name, problem in problems.items():
                 starts = Starts()
                 while specs := self._comm.of_root(partial(self._plan.missing, [name])):
-                    self._tell(len(specs), rows.share_folds, specs[0])
+                    self._observer.fitting(FitProgress(0, len(specs), name, shared=rows.share_folds))
                     if specs[0].quick:
                         stopped = baseline_fits.try_lambdas(rows, problem, specs, keep, stop_wanted, starts)
                     else:
-                        stopped = baseline_fits.fit_distributed(
-                            rows, problem, specs, keep, stop_wanted, before, starts.nearest
-                        )
+                        with rows.fail_together():
+                            stopped = baseline_fits.fit_distributed(
+                                rows, problem, specs, keep, stop_wanted, before, starts.nearest
+                            )
                     self._end_if(stopped)
         finally:
             self._observer.fitted()
 
-    def _tell(self, total: int, shared: bool, spec: FitSpec, done: int | None = None) -> None:
-        """Tell which of a series of fits is next or, without `done`, that a series of all folds begins."""
-        setting, fold = f"{spec.setting:g}", spec.fold
+    def _tell(self, total: int, spec: FitSpec, done: int) -> None:
+        """Tell which of this rank's fits is next."""
+        setting = f"{spec.setting:g}"
         if not METHODS[spec.method].linear:
             setting = f"best of {setting}" if spec.best else f"try {setting}"
-        progress = FitProgress(done or 0, total, spec.method, shared=shared)
-        self._observer.fitting(progress if done is None else progress._replace(setting=setting, fold=fold))
+        self._observer.fitting(FitProgress(done, total, spec.method, setting, spec.fold, shared=True))
 
     def _fit_on_features(self) -> None:
         """Make the fits on features, which are made for each fold from its training rows."""
@@ -215,9 +220,10 @@ class _BaselineRun:
         comm, plan = self._comm, self._plan
         while specs := comm.of_root(missing):
             of_rank = specs[comm.rank :: comm.size]
-            begin = partial(self._tell, len(of_rank), True)
+            begin = partial(self._tell, len(of_rank))
             keep, stop_wanted = plan.store.keep, self._stop_wanted
-            stopped = baseline_fits.fit_alone(rows, of_rank, plan.problem, keep, stop_wanted, begin)
+            with comm.fail_together():
+                stopped = baseline_fits.fit_alone(rows, of_rank, plan.problem, keep, stop_wanted, begin)
             self._observer.fitted()
             self._end_if(stopped)
 

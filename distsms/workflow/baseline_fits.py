@@ -92,6 +92,7 @@ class Trial(NamedTuple):
     seconds: float
     value: float  # of a quick fit: the measure that chooses, on the rows of the fold
     rounds: int
+    by: str = ""  # of a quick fit: that measure, which earlier versions did not note
 
 
 class FitSpec(NamedTuple):
@@ -118,7 +119,7 @@ class Fit(NamedTuple):
 
 class BaselineStore(ResumableStore):
     """The folder of a baseline: baseline.json, and in fits/ METHOD_SETTING_foldF.json with the scores in .npy, and
-    METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
+    METHOD_tryN_foldF.json, with the measure of a quick fit after N. Any rank may call `keep`, only the root the others.
     """
 
     kind, parts = "baseline", "fits"
@@ -136,9 +137,10 @@ class BaselineStore(ResumableStore):
         """Read all fits. Raises InputError if one is damaged."""
         return [Fit(**fields) for fields in self._read(FIT, False)]
 
-    def trials(self) -> list[Trial]:
-        """Read all trials. Raises InputError if one is damaged."""
-        return [Trial(**{"value": np.nan, **fields}) for fields in self._read(TRIAL, True)]
+    def trials(self, by: str | None = None) -> list[Trial]:
+        """Read all trials or, of quick ones, those by a measure. Raises InputError if one is damaged."""
+        trials = [Trial(**{"value": np.nan, **fields}) for fields in self._read(TRIAL, True)]
+        return [trial for trial in trials if by in (None, trial.by) or not METHODS[trial.method].linear]
 
     def done(self) -> list[Fit | Trial]:
         """Return what there is of the `first_round`."""
@@ -149,7 +151,8 @@ class BaselineStore(ResumableStore):
         for path in (self.path / self.parts).glob("[!.]*.json"):
             if ("_try" in path.name) == trials:
                 content = read_objects(path, fields, f"Remove {path}, and it is fitted again")[0]
-                yield {name: content[name] for name in fields if content[name] is not None}
+                by = {"by": str(content["by"])} if "by" in content else {}
+                yield {name: content[name] for name in fields if content[name] is not None} | by
 
     def scores(self, fit: Fit) -> Floats:
         """Read the scores of the rows of a fit's fold, (n_fold,). Raises InputError if the file cannot be read."""
@@ -166,7 +169,8 @@ class BaselineStore(ResumableStore):
 
     def _file(self, result: Fit | Trial, suffix: str) -> Path:
         setting = repr(result.setting)
-        setting = f"try{setting.removesuffix('.0')}" if isinstance(result, Trial) else setting
+        if isinstance(result, Trial):
+            setting = "_".join(filter(None, (f"try{setting.removesuffix('.0')}", result.by)))
         return self.path / self.parts / f"{result.method}_{setting}_fold{result.fold}.{suffix}"
 
 
@@ -257,7 +261,7 @@ def fit_alone(
         if spec.quick:
             by = problem.select or problem.measure
             value = chooser_value(by, scored, np.nan)
-            keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0), None)
+            keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0, by), None)
             continue
         ranked, searched = ranking.ranking(scored), best is None or np.isfinite(best.value)
         note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
@@ -286,13 +290,14 @@ def try_lambdas(
     begun = time.perf_counter()
     quick = replace(problem, lambdas=lambdas, settings=loosened(problem.settings), select=by, scores=False)
     outcome = run(rows, quick, starts.add, start=starts.nearest, stop_wanted=stop_wanted)
-    if outcome.stopped or not rows.comm.is_root:
-        return outcome.stopped
+    if outcome.stopped:
+        return True
     seconds = (time.perf_counter() - begun) / max(len(outcome.points), 1)
     values = {(lam, fold): np.nan for lam in outcome.left_out for fold in problem.trained_folds}  # as good as w = 0
     values |= {(point.lam, point.fold): float((point.held_out or {})[by]) for point in outcome.points}
-    for (lam, fold), value in values.items():
-        keep(Trial(specs[0].method, lam, fold, seconds, value, 0), None)
+    with rows.comm.fail_together():
+        for (lam, fold), value in values.items() if rows.comm.is_root else ():
+            keep(Trial(specs[0].method, lam, fold, seconds, value, 0, by), None)
     return False
 
 

@@ -99,7 +99,7 @@ class BaselinePlan:
 
     def missing(self, methods: Sequence[str], in_folds: Sequence[int] | None = None) -> list[FitSpec]:
         """Return the trials of these methods that are not made yet or, after them, the fits to the end."""
-        trials = self.store.trials()
+        trials = self.store.trials(self.select)
         for specs_of, results in ((self._trials_of, trials), (self._fits_of, self.store.fits())):
             done = {each[:3] for each in results}
             specs = [spec for name in methods for spec in specs_of(name, trials) if spec[:3] not in done]
@@ -132,7 +132,7 @@ class BaselinePlan:
 
     def trials(self) -> list[Trial]:
         """Return the quick trials in the folder, if they say which lambdas are fitted."""
-        return self.store.trials() if self.halves else []
+        return self.store.trials(self.select) if self.halves else []
 
     def counted_fits(self) -> list[Fit]:
         """Return the fits in the folder that this plan asks for, whatever an earlier one has tried beyond."""
@@ -244,7 +244,9 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
     if not lambdas or min(lambdas) <= 0:
         raise InputError("a baseline needs lambdas above 0")
     grid, measure = sorted(lambdas, reverse=True), shared["measure"]
-    settings = settings_for(measure, solver, shared["epsilon"], shared["relative"], lam=grid[0], **request.settings)
+    of_request = {"lam": grid[0], "time_limit": request.time_limit, **request.settings}
+    settings = settings_for(measure, solver, shared["epsilon"], shared["relative"], **of_request)
+    settings = replace(settings, time_limit=math.inf)  # that of the request is for all fits together
     by, select = folds.choose_folds_by(shared["folds_by"], manifest), request.select or measure
     return Problem(measure, grid, shared["folds"], shared["seed"], settings, folds_by=by, select=select)
 
@@ -363,7 +365,7 @@ def plan_methods(
     of this rank; with `one_by_one` each fold has rows of its own. Local.
     """
     at_once = 1 if one_by_one or manifest.p >= WIDE else problem.folds
-    settings = replace(problem.settings, time_limit=math.inf, vector_bytes=problem.settings.vector_bytes // at_once)
+    settings = replace(problem.settings, vector_bytes=problem.settings.vector_bytes // at_once)
     whole, problems, plans = replace(problem, settings=settings, at_once=at_once), dict[str, Problem](), list[Plan]()
     for name in methods:
         of_method = baseline_fits.method_problem(whole, name, manifest.n_pos / manifest.n)

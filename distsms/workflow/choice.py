@@ -32,8 +32,7 @@ class Point(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as files have them, where the fold is called ``lane``."""
-        fields = self._asdict()
-        return {"lane" if name == "fold" else name: value for name, value in fields.items()}
+        return {"lane" if name == "fold" else name: value for name, value in self._asdict().items()}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Point:
@@ -96,9 +95,10 @@ def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -
 def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> list[Mapping[str, Any]]:
     """Return what was measured on each fold, at the lambda that the other folds choose."""
     held_out = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
-    lams, folds = {mean.lam for mean in means(points, measure)}, sorted({fold for _, fold in held_out})
+    folds = sorted({fold for _, fold in held_out})
     if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
         return judged([points], measure, usable_only=False)
+    lams = {mean.lam for mean in means(points, measure)}
     measured, sizes = list[Mapping[str, Any]](), nonzeros(points)
     for fold in folds if lams else ():
         curve = [mean for mean in means(points, measure, fold) if mean.lam in lams]

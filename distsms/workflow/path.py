@@ -10,6 +10,7 @@ target for all rows and each fold. The smallest one is never left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -132,6 +133,10 @@ class PathRows:
         """The ranks that train a model together."""
         return ALONE if self.share_folds else self.comm
 
+    def fail_together(self) -> AbstractContextManager[None]:
+        """Return in what this rank's trainings run: of ranks that share the folds, one alone may fail."""
+        return self.comm.fail_together() if self.share_folds else nullcontext()
+
     def folds_of_rank(self, problem: Problem) -> Sequence[int]:
         """Return the folds whose models this rank trains, alone or with the others. Local."""
         folds = problem.trained_folds
@@ -197,7 +202,8 @@ def run(
         # Of these, each fold solves those for which it has no point.
         done = {(point.lam, point.fold) for point in [*earlier, *outcome.points]}
         missing = [[lam for lam in lambdas if (lam, fold) not in done] for fold in models.numbers]
-        trained = models.run(keep, missing, start)
+        with rows.fail_together():
+            trained = models.run(keep, missing, start)
         outcome = joined([outcome, *(comm.allgather(trained) if rows.share_folds else [trained])])
     models.close()
     return outcome
@@ -245,6 +251,7 @@ class CrossValidation(Objective):
         features = with_bias(block.features, problem.bias)
         vectors = make_vectors(problem.distribution.step, features.shape[1], comm)
         super().__init__(features, losses, comm, stop_wanted, vectors=vectors, weights=block.weights)
+        self._failure: Exception | None = None  # of `keep`
         self.prove_to(problem.settings.target)
         self._closed: ClosedForm | None = None
         may_be_closed, l1 = losses and problem.scored != 0, problem.settings.l1
@@ -258,6 +265,13 @@ class CrossValidation(Objective):
 
     def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start) -> PathOutcome:
         """Solve these lambdas of each fold as `run`; ends after the largest if nothing was gained. **Collective.**"""
+        outcome = self._run(keep, lambdas, start)
+        with self.comm.fail_together():
+            if self._failure is not None:
+                raise self._failure
+        return outcome
+
+    def _run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start) -> PathOutcome:
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
         closed = PathOutcome([])
         if self._closed is not None:
@@ -306,7 +320,10 @@ class CrossValidation(Objective):
         if problem.settings.l1:
             numbers["nonzeros"] = int(np.count_nonzero(split_bias(result.w, problem.bias)[0]))
         point = Point(lam, self.numbers[k], numbers, assessed.threshold, assessed.training, assessed.held_out)
-        keep(point, result, assessed.scores)
+        try:
+            keep(point, result, assessed.scores)
+        except Exception as error:  # the other ranks wait for evaluations, and have to be stopped first
+            self._failure, self.stop_wanted = error, lambda: True
         return point
 
     def _solve_closed(

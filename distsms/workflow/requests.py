@@ -58,7 +58,7 @@ class Split:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, LEAST)
+        check_fields(self, LEAST, by="split_by")
 
     def splitter(self, group: str | None, time: str | None) -> Splitter | None:
         """Return how rows with groups and times in these columns are split; None if all stay together."""
@@ -276,6 +276,7 @@ class PathRequest(FoldsRequest, DecisionRequest):
 class BaselineRequest(FoldsRequest):
     """A comparison of methods on the folds of a data set."""
 
+    data: Any  # a data set; files, patterns or folders of tables; or a table in memory
     output: Path  # the folder of the fits, in which a baseline of the same problem goes on
     epsilon: float | None = None  # the gap to prove
     relative: float | None = None

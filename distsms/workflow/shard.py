@@ -13,7 +13,7 @@ from distsms.ingest.convert import convert
 from distsms.ingest.file_names import expand
 from distsms.ingest.options import ConversionObserver
 from distsms.shards.from_arrays import is_frame
-from distsms.shards.manifest import Manifest, read_manifest
+from distsms.shards.manifest import Manifest, check_free, read_manifest
 from distsms.shards.row_statistics import doubles_warning, label_warnings
 from distsms.workflow.requests import Arrays, ShardRequest
 from distsms.workflow.tables import as_files, of_paths
@@ -74,14 +74,16 @@ def shard(
         reading = replace(reading, workspace=reading.workspace._replace(called="the table"))
     split = request.split.splitter(reading.group, reading.time)
     with comm.fail_together():
-        files = expand(of_paths(data))
+        files, writing = expand(of_paths(data)), replace(request.writing, split=split)
+        for folder in writing.folders(output):  # `convert` checks it again, when the rows in memory are written
+            check_free(folder, request.overwrite)
     with as_files(data, files, output, comm) as inputs:
         data_sets = convert(
             list(inputs),
             output,
             comm,
             reading,
-            replace(request.writing, split=split),
+            writing,
             like=request.like,
             overwrite=request.overwrite,
             observer=observer,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -217,28 +218,35 @@ def _make(
 
 @contextlib.contextmanager
 def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) -> Iterator[dict[str, str]]:
-    """Yield the files with the rows of all ranks, perhaps temporary ones, and their names for users. **Collective.**"""
+    """Yield the files with the rows of all ranks, and their names for users. Those of rows in memory are
+    temporary, in a new folder in `folder` or, if that is not there, in the one where it would be. **Collective.**"""
     if not (is_frame(data) or isinstance(data, Arrays)):
         yield {file: file for file in files}
         return
     ending, noun = ("parquet", "the table") if is_frame(data) else ("npz", "the arrays")
-    paths = [os.fspath(folder / f"rows-{rank:05d}.{ending}") for rank in range(comm.size)]
+
+    def make_folder() -> Path:
+        near = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+        with naming_failures(near):
+            return Path(tempfile.mkdtemp(prefix=".rows-", dir=near))
+
+    own = comm.of_root(make_folder)
+    paths = [os.fspath(own / f"rows-{rank:05d}.{ending}") for rank in range(comm.size)]
     nouns = [noun] if comm.size == 1 else [f"{noun} of rank {rank}" for rank in range(comm.size)]
     my_path = paths[comm.rank]
     called = dict(zip(paths, nouns, strict=True))
     with frames.renaming(called):
         try:
             with comm.fail_together():
-                folder.mkdir(parents=True, exist_ok=True)
                 if is_frame(data):
                     frames.write_frame(data, my_path)
                 else:
                     frames.write_arrays(my_path, **data._asdict())
             yield called
         finally:
-            Path(my_path).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # it is not empty unless the conversion has failed
-                folder.rmdir()
+            with contextlib.suppress(OSError):  # other ranks may still have files there
+                Path(my_path).unlink(missing_ok=True)
+                own.rmdir()
 
 
 def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:

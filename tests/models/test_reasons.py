@@ -100,7 +100,7 @@ def test_models_without_reasons_say_why(table, trained):
     scaled = distsms.train(table, label="fraud", lam=1e-2, normalize="l2", positive="yes")
     with pytest.raises(InputError, match="unit length"):
         distsms.reasons(scaled, table.drop(columns="fraud"))
-    for count in (-1, 0):
+    for count in (-1, 0, 2.5):
         with pytest.raises(InputError, match=f"is {count}; it must be a whole number"):
             distsms.reasons(trained, table.drop(columns="fraud"), count)
 

@@ -217,6 +217,18 @@ def test_every_measure_has_a_lambda(measure, comm):
     assert 0 < found.lam < 1e5
 
 
+@pytest.mark.parametrize("measure", ["precision@160", "recall@160"])
+def test_k_is_that_of_the_rows_of_a_fold(measure, comm):
+    """It is a number among all rows; a fold has a fifth of them."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, 4))
+    y = np.where(X[:, 0] + rng.normal(size=800) > 1.2, 1, -1).astype(np.int8)
+    rows = block(comm, sparse.csr_matrix(X), y)
+    found = chosen(rows, comm, measure, settings_for(measure, "bmrm", lam=1.0))
+    assert found.measure == measure.replace("160", "32")
+    assert len({mean.mean for mean in found.means}) > 1 and found.on_folds.mean > 0.3
+
+
 @pytest.mark.parametrize("layout", [sparse.csr_matrix, np.asarray])
 def test_a_sample_has_the_rows_that_their_numbers_name(layout, comm, folder, monkeypatch):
     """On any number of ranks, from any number of shards, in the order of the data."""
@@ -233,6 +245,13 @@ def test_a_sample_has_the_rows_that_their_numbers_name(layout, comm, folder, mon
     margins = np.concatenate(comm.allgather(found.features.margins(w)))
     assert margins == pytest.approx(X[wanted] @ w)
     assert found.n == len(wanted)
+
+
+def test_folds_of_rows_in_memory_keep_groups_together(comm):
+    X, y = data(n=200)
+    rows = block(comm, X, y)
+    rows = replace(rows, groups=((rows.first_row + np.arange(len(rows.labels))) // 4).astype(np.uint64))
+    assert "held-out folds (by groups) of 200 rows" in chosen(rows, comm).reason
 
 
 def test_a_sample_of_rows_in_memory_counts_these_rows_alone(comm, monkeypatch):

@@ -147,6 +147,21 @@ def test_groups_choose_among_models_on_features_that_are_trained_for_all_pairs(t
     assert list(gauc) == ["distsms", "distsms-crosses", "distsms, best features"] and min(gauc.values()) > 0.5
 
 
+def test_a_baseline_of_tables(tmp_path, capsys):
+    """Several files and a table in memory are the same rows."""
+    pd = pytest.importorskip("pandas")
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    table = pd.DataFrame(X.round(6), columns=["a", "b"]).assign(y=(X[:, 0] > 0.5).astype(int))
+    files = [tmp_path / "day-1.csv", tmp_path / "day-2.csv"]
+    for file, rows in zip(files, (table[:60], table[60:]), strict=True):
+        rows.to_csv(file, index=False)
+    options = LINEAR | {"methods": ["distsms"], "label": "y"}
+    assert by_command("baseline", *files, "--output", tmp_path / "a", options=options) == EXIT_OK
+    results = [distsms.baseline(data, tmp_path / name, **options) for name, data in (("b", files), ("c", table))]
+    of_command = json.loads((tmp_path / "a" / "baseline.json").read_text())["methods"]
+    assert all(lasting(result.to_dict()["methods"]) == lasting(of_command) for result in results)
+
+
 def test_a_baseline_takes_the_problem_of_a_path(tmp_path):
     data = data_set(tmp_path / "d")
     grid = {"lambdas": [0.3, 0.03], "folds": 3, "seed": 5, "measure": "prbep", "solver": "lbfgs", "relative": 0.05}
@@ -187,6 +202,8 @@ def test_the_warnings_of_a_baseline(tmp_path, capsys):
         ({"folds": 0}, "a baseline needs at least 2 folds"),
         ({"folds": 1}, "at least 2 folds"),
         ({"lambdas": [0.1, 0.0]}, "lambdas above 0"),
+        ({"time_limit": -5}, "^time_limit is -5"),
+        ({"time_limit": float("nan")}, "^time_limit is nan"),
         ({"methods": ["trees"], "trees": False}, "no method is left"),
         ({"histroy": 3}, "no option 'histroy'"),
         ({"measure": "gauc@pairs"}, "have no groups"),
@@ -198,6 +215,12 @@ def test_what_a_baseline_cannot_be(options, refused, tmp_path):
     with pytest.raises(InputError, match=refused):
         distsms.baseline(tmp_path / "d", tmp_path / "b", **({"solver": "lbfgs"} | options))
     assert not (tmp_path / "b").exists()
+
+
+def test_a_baseline_of_what_is_no_data(tmp_path):
+    for data in (5, None, []):
+        with pytest.raises(InputError, match=r"^data is .*, and neither a path nor a table$"):
+            distsms.baseline(data, tmp_path / "b", **LINEAR)
 
 
 def test_the_command_line_names_what_the_workflow_has():

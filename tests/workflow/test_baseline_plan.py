@@ -16,7 +16,7 @@ from distsms import cli
 from distsms.metrics.confidence import LEVEL
 from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
-from distsms.workflow.baseline_fits import KEPT, Trial, left_lambdas
+from distsms.workflow.baseline_fits import KEPT, BaselineStore, Trial, left_lambdas
 from distsms.workflow.baseline_plan import BaselinePlan
 from distsms.workflow.baseline_text import describe_effort
 from distsms.workflow.competitors import METHODS, OURS, Fitted, TrialResult
@@ -105,6 +105,21 @@ def test_lambdas_are_halved_and_more_can_be_asked_for(rows, tmp_path):
     for one, other in zip(quick.methods, whole.methods, strict=True):
         assert one.method == other.method
         assert one.intervals["rocarea"].value == pytest.approx(other.intervals["rocarea"].value, abs=0.01)
+
+
+def test_quick_trials_by_several_measures_are_not_mixed(rows, tmp_path):
+    """Whatever a folder was asked for before, and where earlier versions did not note the measure."""
+    options = {"methods": [OURS], "folds": 2, "solver": "lbfgs", "lambdas": LAMBDAS}
+    distsms.baseline(rows[2], tmp_path / "out", **options)
+    for path in (tmp_path / "out" / "fits").glob("*_try*.json"):
+        old = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("by", "sha256")}
+        path.with_name(path.name.replace("_rocarea", "")).write_text(json.dumps(old | {"value": 0.0}))
+    for folder in ("out", "alone"):
+        distsms.baseline(rows[2], tmp_path / folder, select="average-precision", **options)
+    both, alone = ({t[:3]: t.value for t in BaselineStore(tmp_path / folder).trials() if t.by == "average-precision"}
+                   for folder in ("out", "alone"))  # fmt: skip
+    assert both.keys() == alone.keys() and len(both) == 2 * len(LAMBDAS)
+    assert list(both.values()) == pytest.approx([alone[key] for key in both], abs=0.01)
 
 
 def test_what_was_tried_beyond_the_grid_does_not_count_in_a_thorough_comparison():

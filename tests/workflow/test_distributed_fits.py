@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import distsms
+from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.scored import Scored
 from distsms.matrix import local
@@ -171,3 +173,20 @@ def test_groups_come_along_where_measures_are_taken_within_them(comm):
             np.testing.assert_array_equal(whole.groups, np.arange(160) // 4 if within else None)
         else:
             assert whole is None
+
+
+@pytest.mark.parametrize("options", [{}, {"thorough": True}, {"thorough": True, "memory": 2**30}, {"methods": ["svm"]}])
+def test_where_a_fit_cannot_be_kept_all_ranks_fail(options, comm, shared_dir, monkeypatch):
+    """Be it a trial, a fit of one rank or a fit of all."""
+
+    def keep(store, result, scores=None):
+        if result.fold == 1:
+            raise InputError("the disk is full")
+
+    if comm.is_root:
+        write_data(shared_dir / "data", *data(n=60))
+    comm.barrier()
+    monkeypatch.setattr(baseline_fits.BaselineStore, "keep", keep)
+    usual = {"methods": [OURS], "lambdas": LAMBDAS, "folds": 2, "solver": "lbfgs", "trees": False}
+    with pytest.raises(InputError, match="the disk is full"):
+        distsms.baseline(shared_dir / "data", shared_dir / "fits", comm, **usual | options)

@@ -258,3 +258,13 @@ def test_bad_input_is_refused_alike(rows, table, of_table, tmp_path, capsys):
     ):
         with pytest.raises(InputError, match=r"page\.html: exists and is not a report"):
             call()
+
+
+def test_no_output_is_a_file_of_a_pattern(table, of_table, tmp_path, capsys):
+    for day in (tmp_path / "day-1.csv", tmp_path / "day-2.csv"):
+        table.to_csv(day, index=False)
+    content, pattern = day.read_bytes(), tmp_path / "day-*.csv"
+    for words, more in ((["predict", of_table, pattern], {}), (["report", of_table], {"test": pattern})):
+        with pytest.raises(InputError, match=r"day-2\.csv: would overwrite .*day-2\.csv, which is in use"):
+            by_command(capsys, *words, output=day, **more)
+        assert day.read_bytes() == content

@@ -253,6 +253,23 @@ def test_what_one_solve_raises_ends_all():
     assert ended == ["waiting", "waiting"]
 
 
+@pytest.mark.parametrize("case", ["iterated", "spread", "closed", "shared"])
+def test_where_a_point_cannot_be_kept_all_ranks_fail(case, comm):
+    X, y = data(n=60)
+    settings, measure = replace(PROBLEM.settings, solver="lbfgs"), "normal-auc" if case == "closed" else "rocarea"
+    distribution = Distribution(step="spread" if case == "spread" else "root")
+    problem = Problem(measure, PROBLEM.lambdas, 2, 0, settings, distribution, scored=int(case == "closed"))
+    rows = PathRows(block(Communicator(), X, y), comm, share_folds=True)
+    rows = rows if case == "shared" else PathRows(block(comm, X, y), comm)
+
+    def keep(point, result, scores):
+        if point.fold == 1:
+            raise InputError("the disk is full")
+
+    with pytest.raises(InputError, match="the disk is full"):
+        run(rows, problem, keep)
+
+
 def test_too_few_rows_for_the_folds_are_refused_everywhere(comm):
     X, y = data(n=40)
     y[:] = np.where(np.arange(40) < 2, 1, -1)

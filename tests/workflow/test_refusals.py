@@ -32,6 +32,8 @@ def rows():
         ("path", {"step": "x"}, "step: 'x' is none of auto, root, spread"),
         ("baseline", {"ordering": "x"}, "ordering: 'x' is none of auto, gather"),
         ("train", {"step": "x"}, "step: 'x' is none of"),
+        ("evaluate", {"bootstrap": -1}, "^bootstrap is -1; it must be at least 0"),
+        ("shard", {"output": "s", "split": (0.5, 0.5), "split_by": 5}, "^split_by is 5, and not a text"),
         ("evaluate", {"k": 0}, "^k is 0; it must be at least 1"),
         ("evaluate", {"k": "5"}, "^k is '5', and not a whole number"),
         ("evaluate", {"at": 0.9}, "^0.9 is no condition for a threshold"),

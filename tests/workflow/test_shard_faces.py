@@ -219,3 +219,22 @@ def test_an_unknown_option_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         distsms.shard(tmp_path / "b-*.csv", tmp_path / "d")
     assert file_names.is_data_set(tmp_path / "nothing") is False
+
+
+def test_arrays_leave_the_users_files_alone(tmp_path):
+    """Temporary files are in a folder of their own, which alone is removed, also if the data set cannot be made."""
+    X, y, there = np.arange(40.0).reshape(20, 2), np.tile([1, -1], 10), tmp_path / "out"
+    there.mkdir()
+    with pytest.raises(InputError, match="expected one entry for each row"):
+        distsms.shard((X, y[1:]), there)
+    assert there.is_dir() and not any(there.iterdir())
+    users = [there / "rows-00000.npz", there / "rows-00000.parquet"]
+    for file in users:
+        file.write_text("of the user")
+    for data in (X, y), pd.DataFrame(X).assign(label=y):
+        distsms.shard(data, there, label=None if isinstance(data, tuple) else "label", overwrite=True)
+        assert {file.read_text() for file in users} == {"of the user"} and not any(tmp_path.rglob(".rows*"))
+    with pytest.raises(InputError, match="holds a data set already"):
+        distsms.shard((X, y), there)
+    with pytest.raises(InputError, match="cannot be written: File exists; write to a folder"):
+        distsms.shard((X, y), users[0])
