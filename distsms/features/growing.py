@@ -224,8 +224,8 @@ def grow(
 
 def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None:
     """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
-    if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed < 2**63:
-        possible = f"1 to {MOST_TREES} trees, 1 or more rows in a leaf, and a seed from 0 to 2^63 - 1"
+    if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed <= 2**62:
+        possible = f"1 to {MOST_TREES} trees, 1 or more rows in a leaf, and a seed from 0 to 2^62"
         raise InputError(f"a forest has {possible}, not {n_trees} trees, {min_leaf} rows and seed {seed}")
     try:
         import sklearn.tree  # noqa: F401

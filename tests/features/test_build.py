@@ -256,7 +256,7 @@ def test_attributes_of_the_user(comm, shared_dir, data):
         (FeatureOptions(10**6), "bins, not 1000000"),
         (FeatureOptions(8, attributes="/nowhere"), "cannot be read"),
         (FeatureOptions(None, trees=10**9), "trees"),
-        (FeatureOptions(None, trees=2, seed=2**63), "a seed from 0 to"),
+        (FeatureOptions(None, trees=2, seed=-1), "a seed from 0 to"),
     ],
 )
 def test_options_that_do_not_fit(comm, shared_dir, data, options, message):
@@ -264,8 +264,9 @@ def test_options_that_do_not_fit(comm, shared_dir, data, options, message):
         build(data.directory, shared_dir / "f", comm, options)
     comm.barrier()  # the root removes what it made
     assert not (shared_dir / "f").exists()
-    with pytest.raises(InputError, match="it must be at least 100"):
-        FeatureOptions(None, trees=2, tree_rows=-5)
+    for wrong, message in (({"tree_rows": -5}, "it must be at least 100"), ({"seed": 2**63}, r"at most 2\^62")):
+        with pytest.raises(InputError, match=message):
+            FeatureOptions(None, trees=2, **wrong)
 
 
 def test_many_columns_are_said_before_training(comm, shared_dir, data, monkeypatch):
