@@ -43,7 +43,8 @@ def extremes(scores, kinds):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=LOOSE, **UNCOUNTED)
 def _beyond(scores, kinds, weights, start, stop, low, high):  # type: ignore[no-untyped-def]
-    """Return the sums of low - q over the positive rows below low, and of b - high over the negative ones above."""
+    """Return the sums of low - q over the positive rows below low, and of b - high over the negative ones above.
+    Differences of any two scores must be finite, since those of the other class are multiplied by 0."""
     below = above = 0.0
     for i in range(np.uint64(start), np.uint64(stop)):  # unsigned places need no test of whether they are negative
         s, kind, a = scores[i], kinds[i], weight_of(weights, i)

@@ -27,9 +27,10 @@ from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
 from distsms.optim.course import Watcher
 from distsms.optim.dual_variables import TINY, DualPlane, Multipliers, Probabilities
-from distsms.optim.objective import EPS, Objective
+from distsms.optim.objective import Objective
 from distsms.optim.proof import TOLERATED
 from distsms.optim.result import State
+from distsms.optim.rows import EPS, RowSizes
 from distsms.optim.settings import GATHERED, Settings, ascends
 
 MULTIPLES, NEAR = 10, 0.05
@@ -132,19 +133,19 @@ class _Ascent:
         self._watching = time.perf_counter() - loading
 
     def run(self) -> Opened | None:
-        settings, passes = self._settings, 0
+        settings, passes, sizes = self._settings, 0, None
         while True:
             new_passes = self._pass_until_due()
             if new_passes < 0:
                 return None
             plane, r = self._plane()
-            self._sizes = self._dual.row_sizes(self._rows)
+            sizes = sizes or self._dual.row_sizes(self._rows)  # which the first pass has found
             if not math.isfinite(plane.d):
                 return None
             w, late = r / -settings.lam, self._seconds() >= settings.time_limit
             if self._evaluations + 2 > settings.max_evaluations:
                 return Opened(w, r, plane, self._evaluations, self._seconds(), True)
-            stop = self._check(plane, r, w, late)
+            stop = self._check(plane, r, w, late, sizes)
             if self._highest is None:
                 return None
             passes, gap = passes + new_passes, self._J - self._bound
@@ -153,8 +154,8 @@ class _Ascent:
             final = target >= gap or self._evaluations + 1 >= settings.max_evaluations
             if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, target):
                 # The sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`.
-                if self._sizes.loss_of_proof(self._loss.R_at_zero, settings.lam) <= TOLERATED * target:
-                    self._objective.row_sizes = self._sizes
+                if sizes.loss_of_proof(self._loss.R_at_zero, settings.lam) <= TOLERATED * target:
+                    self._objective.row_sizes = sizes
                 r, plane = self._highest
                 return Opened(self._best, r, plane, self._evaluations, self._seconds(), final or stop)
 
@@ -195,7 +196,7 @@ class _Ascent:
             (r, *_), _ = objective.vectors.sum_buffer(buffer)
         return plane, r
 
-    def _check(self, plane: DualPlane, r: Floats, w: Floats, late: bool) -> bool:
+    def _check(self, plane: DualPlane, r: Floats, w: Floats, late: bool, sizes: RowSizes) -> bool:
         """Compute J at a slice of w, and the plane's bound, if both are finite; return whether the run has to stop."""
         objective = self._objective
         with objective.clock.phase(objective.vectors.outward):
@@ -212,7 +213,7 @@ class _Ascent:
         with objective.clock.phase("loss"):
             theta, J, R = self._best_multiple(omega, s)
         # Rounding of r and of d, and of <r, w>, which is at most as much as that of r.
-        of_sizes = 2 * self._sizes.loss_of_proof(max(omega, 0.0), self._settings.lam) + EPS * self._loss.additions
+        of_sizes = 2 * sizes.loss_of_proof(max(omega, 0.0), self._settings.lam) + EPS * self._loss.additions
         bound = plane.d - omega - max(ROUNDING * self._settings.target(J), of_sizes)
         if not math.isfinite(J - bound):
             self._highest = None
