@@ -38,9 +38,9 @@ def test_each_set_has_its_lines(found):
     best = table2.table(found, "best")
     assert len(best.splitlines()) == 2 + 2 * len(PUBLISHED)
     assert cells(best, "web8", "PRBEP") == [
-        *("web8", "PRBEP", "1e-06", "8.00 s (8)", "7.00 s (7)", "1.26 s", "4.35 s", "72.00", "79.56")
+        *("web8", "PRBEP", "1e-06", "0.500000, 20 %", "8.00 s (8)", "7.00 s (7)", "1.26 s", "4.35 s", "72.00", "79.56")
     ]
-    assert cells(best, "kddb", "ROCArea")[2:] == ["", "not run yet", "", "10592 s", "n.a.", "", "85.29"]
+    assert cells(best, "kddb", "ROCArea")[2:] == ["", "", "not run yet", "", "10592 s", "n.a.", "", "85.29"]
     sets = table2.table(found, "sets")
     assert cells(sets, "web8")[1:] == ["100", "30", "400", "0.03", "real rows, 2 ranks"]
     assert cells(sets, "kddb")[1:3] == ["16,008,000", "29,890,000"] and "table2 results/table2 kddb`" in sets

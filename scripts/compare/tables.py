@@ -68,6 +68,13 @@ def best_run(runs: Sequence[CompletedRun]) -> CompletedRun | None:
     return min(finite, key=lambda run: run.result["J"], default=None)
 
 
+def least_proved(runs: Sequence[CompletedRun]) -> str:
+    """Return the least J of the runs of a problem, and by which share of it the minimum can at most be smaller."""
+    J = min(run.result["J"] for run in runs if run.result["J"] is not None)
+    bound = max(run.result["lower_bound"] or 0.0 for run in runs)
+    return f"{J:.6f}" + (f", {100 * (1 - bound / J):.2g} %" if J > 0 else "")
+
+
 def time_to(run: CompletedRun, least: float, share: float) -> TimeToTarget:
     """Return the evaluations and seconds after which the best J of a run was at most (1 + share) * least."""
     reached = np.flatnonzero(run.trace["best_J"] <= (1 + share) * least) if run.trace else np.empty(0, int)
@@ -181,11 +188,8 @@ def table2(runs: Sequence[CompletedRun], every_lambda: bool = False) -> tuple[li
         times = {run.spec.method: str(time_to(run, best.result["J"], SHARES["1 %"])) for run in group}
         note = ", vacuous" if best.result["vacuous"] else ""
         test = _number(best.result["test"][measure], ".2%").rstrip("%")
-        J = best.result["J"]
-        bound = max(run.result["lower_bound"] or 0.0 for run in group)
-        least = f"{J:.6f}" + (f", {100 * (1 - bound / J):.2g} %" if J > 0 else "")
         entries = [times.get(method, f"not run at lambda {lam:g}") for method in methods]
-        lines.append([measure, f"{lam:g}{note}", test, least, *entries])
+        lines.append([measure, f"{lam:g}{note}", test, least_proved(group), *entries])
     return ["measure", "lambda", "test measure [%]", "least J, proved within", *methods], lines
 
 
