@@ -40,42 +40,43 @@ def check_equal(measure, value, expected, coefficients):
     np.testing.assert_allclose(value.coefficients, coefficients, rtol=tolerance, atol=tolerance / 10)
 
 
-def check_against_brute_force(measure, scores, labels, nu):
-    """Compare everything that a loss returns with exact rational arithmetic."""
-    value = evaluate(measure, scores, labels, nu)
+def check_against_brute_force(measure, scores, labels, widths):
+    """Compare everything that the losses of a measure return with exact rational arithmetic."""
     positive, negative = (oracles.rational(scores[labels == sign]) for sign in (1, -1))
-    exact_nu = oracles.rational([nu])[0]
-    R = float(RISK[measure[0]](positive, negative))
-    R_mu, d, c_pos, c_neg = SMOOTHED[measure[0]](positive, negative, exact_nu)
+    R = float(RISK[measure](positive, negative))
     # The precision of floats: scores of size S and offsets of size 1 add up with an error of S eps, and beta has slope
     # 1/nu.
     eps = 4 * np.finfo(float).eps * len(scores)
     largest = 1 + float(np.abs(scores).max()) + len(scores)
-    assert pytest.approx(R, rel=1e-12, abs=eps * largest) == value.R
-    assert value.R_mu == pytest.approx(float(R_mu), rel=1e-12, abs=eps * largest)
-    slack = min(1.0, eps * largest / nu)
-    if slack < 0.1:
-        assert value.d == pytest.approx(float(d), abs=slack + 1e-13)
-        # in units where a single row's largest coefficient is about 1
-        scale = {1: len(positive), -1: len(negative)} if measure[0] != "prbep" else dict.fromkeys((1, -1), len(scores))
-        for sign, expected in ((1, c_pos), (-1, c_neg)):
-            found = value.coefficients[labels == sign] * scale[sign]
-            np.testing.assert_allclose(found, np.array(expected, float) * scale[sign], atol=2 * slack + 1e-13)
+    # in units where a single row's largest coefficient is about 1
+    scale = {1: len(positive), -1: len(negative)} if measure != "prbep" else dict.fromkeys((1, -1), len(scores))
+    for nu in widths:
+        R_mu, d, *coefficients = SMOOTHED[measure](positive, negative, oracles.rational([nu])[0])
+        for way in (way for way in ALL if way[0] == measure):
+            value = evaluate(way, scores, labels, nu)
+            assert pytest.approx(R, rel=1e-12, abs=eps * largest) == value.R
+            assert value.R_mu == pytest.approx(float(R_mu), rel=1e-12, abs=eps * largest)
+            slack = min(1.0, eps * largest / nu)
+            if slack < 0.1:
+                assert value.d == pytest.approx(float(d), abs=slack + 1e-13)
+                for sign, expected in zip((1, -1), coefficients, strict=True):
+                    found = value.coefficients[labels == sign] * scale[sign]
+                    np.testing.assert_allclose(found, np.array(expected, float) * scale[sign], atol=2 * slack + 1e-13)
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("measure", ALL)
+@pytest.mark.parametrize("measure", RISK)
 @given(problem=problems())
 def test_equals_brute_force(measure, problem):
-    check_against_brute_force(measure, *problem)
+    scores, labels, nu = problem
+    check_against_brute_force(measure, scores, labels, [nu])
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("measure", ALL)
+@pytest.mark.parametrize("measure", RISK)
 @pytest.mark.parametrize("n_pos, n_neg", [(1, 1), (1, 30), (30, 1), (40, 25), (25, 40)])
 @pytest.mark.parametrize("size", [1e-8, 1.0, 1e8])
-@pytest.mark.parametrize("nu", [1e-3, 0.3, 50.0])
-def test_equals_brute_force_on_more_rows(measure, n_pos, n_neg, size, nu):
+def test_equals_brute_force_on_more_rows(measure, n_pos, n_neg, size):
     rng = np.random.default_rng(n_pos)
     labels = rng.permutation(np.repeat([1, -1], [n_pos, n_neg]))
     scores = rng.normal(size=n_pos + n_neg) + (labels > 0)
@@ -83,7 +84,7 @@ def test_equals_brute_force_on_more_rows(measure, n_pos, n_neg, size, nu):
         scores += size
     else:
         scores *= size
-    check_against_brute_force(measure, scores, labels, nu)
+    check_against_brute_force(measure, scores, labels, (1e-3, 0.3, 50.0))
 
 
 @pytest.mark.serial
@@ -186,7 +187,7 @@ def test_coefficients_are_the_gradient(measure, nu):
     labels = np.where(rng.random(30) < 0.3, 1, -1)
     loss = build(measure, labels)
     h = 1e-6
-    for _ in range(5):
+    for _ in range(2):
         scores = rng.normal(size=30)
         value = loss.evaluate(scores, nu)
         for i in range(30):
@@ -209,31 +210,6 @@ def test_ranks_do_not_matter(measure, n, nu, comm):
     alone = evaluate(measure, scores, labels, nu)
     value = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), nu)
     check_equal(measure, value, alone, local_part(alone.coefficients, comm))
-
-
-@pytest.mark.parametrize("measure", ALL)
-def test_row_order_does_not_matter(measure, comm):
-    """A permutation of the rows permutes the coefficients."""
-    rng = np.random.default_rng(0)
-    scores, labels = rng.normal(size=80), np.where(rng.random(80) < 0.2, 1, -1)
-    order = rng.permutation(80)
-    first = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), 0.2)
-    second = build(measure, local_part(labels[order], comm), comm).evaluate(local_part(scores[order], comm), 0.2)
-    np.testing.assert_allclose(second[:3], first[:3], rtol=1e-13)
-    whole = comm.bcast(comm.gather_rows(first.coefficients)), comm.bcast(comm.gather_rows(second.coefficients))
-    np.testing.assert_allclose(whole[1], whole[0][order], atol=1e-15)
-
-
-@pytest.mark.parametrize("measure", ALL)
-def test_duplicated_rows(measure, comm):
-    """With every row twice, R, R_mu and d are the same (all are means), and each copy has half the coefficient."""
-    rng = np.random.default_rng(5)
-    scores, labels = rng.normal(size=30), np.where(rng.random(30) < 0.4, 1, -1)
-    once = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), 0.2)
-    twice_labels, twice_scores = np.repeat(local_part(labels, comm), 2), np.repeat(local_part(scores, comm), 2)
-    twice = build(measure, twice_labels, comm).evaluate(twice_scores, 0.2)
-    np.testing.assert_allclose(twice[:3], once[:3], rtol=1e-12)
-    np.testing.assert_allclose(twice.coefficients, np.repeat(once.coefficients, 2) / 2, atol=1e-14)
 
 
 @pytest.mark.parametrize("measure", ALL)

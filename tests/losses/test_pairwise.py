@@ -80,7 +80,7 @@ def test_values_that_are_hardly_less_than_the_width_apart(weight):
 def test_many_values_lose_no_digits():
     """A hundred windows of many values each: rounding errors do not grow from one to the next."""
     rng = np.random.default_rng(0)
-    q, b = np.sort(rng.normal(size=50_000)), rng.normal(size=200)
+    q, b = np.sort(rng.normal(size=50_000)), rng.normal(size=40)
     table, out = sorted_class(), np.empty(len(b))
     table.tabulate(q, 0.04)
     table.add_points(b, np.arange(len(b), dtype=np.uint32), 1.0, 0.0, 1.0, out, None)

@@ -20,9 +20,9 @@ WIDTHS = (0.0, 1e-3, 0.3, 5.0)
 
 def by_brute_force(measure, scores, labels, weights, groups, nu):
     """R, R_mu, d and the coefficients, with all pairs of each group in a matrix."""
-    sums, coefficients, mass = np.zeros(3), np.zeros(len(scores)), {}
-    rows = {g: [np.flatnonzero((groups == g) & (labels == sign) & (weights > 0)) for sign in (1, -1)] for g in groups}
-    for g, (P, N) in rows.items():
+    sums, coefficients, rows, mass = np.zeros(3), np.zeros(len(scores)), {}, {}
+    for g in np.unique(groups):
+        P, N = rows[g] = [np.flatnonzero((groups == g) & (labels == sign) & (weights > 0)) for sign in (1, -1)]
         if len(P) and len(N):
             mass[g] = weights[P].sum() * weights[N].sum()
     for g, m in mass.items():

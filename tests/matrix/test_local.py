@@ -17,7 +17,6 @@ from distsms.matrix.code_maps import Categories
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.local import DenseRows, SparseRows, index_dtype, length_dtype, unsigned
 from distsms.matrix.normalization import Normalization
-from tests.support.examples import examples
 
 KINDS = ("sparse", "sorted", "pattern", "sorted pattern", "dense", "coded pattern")
 EPS = np.finfo(float).eps
@@ -263,9 +262,8 @@ def guarded(array):
 
 
 @pytest.mark.parametrize("length", [200, 201, 202, 203])
-def test_loops_read_no_entry_beyond_the_last(length, monkeypatch):
+def test_loops_read_no_entry_beyond_the_last(length):
     """Not even to prefetch what it names."""
-    monkeypatch.setattr(local, "SMALL", -1)
     columns, values, p = guarded(np.arange(length, dtype=np.uint32)), guarded(np.ones(length)), kernels.FAR + 1
     rows = SparseRows(values, columns, np.array([length]), p)
     assert all(map(np.shares_memory, rows.arrays, (columns, values)))
@@ -334,13 +332,14 @@ def test_vectors_of_wrong_length_are_refused(kind):
         SparseRows(np.ones(2), np.zeros(3, np.uint16), np.array([3]), 4)
 
 
-@examples(0.25)  # half a million parts each
-@given(st.integers(2**36, 2**37), st.integers(1, 7))
+@given(st.integers(2**50, 2**51), st.integers(1, 7))
 def test_parts_of_more_entries_than_any_test_holds(nnz, threads):
     """The parts begin at the first row and end at the last one, even where floats would round."""
     lengths = np.full(1000, nnz // 1000)
     lengths[0] += nnz % 1000
-    parts = local._parts(lengths, np.arange(1000), nnz, 1, threads)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "PART_ENTRIES", 2**40)
+        parts = local._parts(lengths, np.arange(1000), nnz, 1, threads)
     assert parts[0].first == 0 and parts[-1].last == 1000
     assert all(a.last == b.first for a, b in itertools.pairwise(parts))
 

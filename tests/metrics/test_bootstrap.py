@@ -12,12 +12,13 @@ from distsms.base import hashing
 from distsms.base.scored import Scored
 from distsms.metrics import bootstrap, ranking
 from distsms.parallel.communicator import Communicator
+from tests.support.files import on_root
 from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()
 
 
-def replicates_by_hand(scores, labels, count, seed, measure=lambda s, y: ranking.ranking(Scored(s, y, ALONE)).prbep):
+def replicates_by_hand(scores, labels, count, seed, measure=lambda s, y: ranking.prbep(Scored(s, y, ALONE))):
     """Repeat each replicate's rows as often as they are drawn, and measure them like any data."""
     keys, found = hashing.row_keys(np.arange(len(scores)), seed), []
     for b in range(count):
@@ -40,7 +41,8 @@ def test_replicates_are_the_resampled_rows(comm, monkeypatch, n, share, decimals
     scores, labels = drawn_scores(n, share, decimals=decimals)
     draws = bootstrap.Draws(local_part(np.arange(n), comm), 25, 7)
     found = bootstrap.prbep_replicates(Scored(*(local_part(array, comm) for array in (scores, labels)), comm), draws)
-    np.testing.assert_allclose(found, replicates_by_hand(scores, labels, 25, 7), rtol=1e-14)
+    expected = on_root(comm, lambda: replicates_by_hand(scores, labels, 25, 7))
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("k", [1, 7, 60, 195, 200, 201])
@@ -52,17 +54,16 @@ def test_replicates_at_k_are_the_resampled_rows(comm, monkeypatch, k, margin, de
     scores, labels = drawn_scores(200, 0.2, decimals=decimals)
 
     def by_hand(s, y):
-        return ranking.top_k(Scored(s, y, ALONE), min(k, len(s))).recall
+        recall = ranking.top_k(Scored(s, y, ALONE), min(k, len(s))).recall
+        return recall, recall * np.sum(y > 0) / k
 
     *mine, rows = (local_part(array, comm) for array in (scores, labels, np.arange(200)))
     precision, recall = bootstrap.top_k_replicates(Scored(*mine, comm), bootstrap.Draws(rows, 25, 7), k)
     if k > 200:
         assert np.isnan(precision).all()
         return
-    wanted = replicates_by_hand(scores, labels, 25, 7, by_hand)
-    np.testing.assert_allclose(recall, wanted, rtol=1e-13)
-    positives = replicates_by_hand(scores, labels, 25, 7, lambda s, y: np.sum(y > 0))
-    np.testing.assert_allclose(precision, wanted * positives / k, rtol=1e-13)
+    expected = on_root(comm, lambda: replicates_by_hand(scores, labels, 25, 7, by_hand))
+    np.testing.assert_allclose(np.c_[recall, precision], expected, rtol=1e-13)
 
 
 @pytest.mark.serial

@@ -13,6 +13,7 @@ from distsms.base.scored import Scored
 from distsms.metrics import calibration, tied_scores
 from distsms.metrics.row_weights import effective
 from distsms.parallel.communicator import Communicator
+from tests.metrics.test_operating_points import columns
 from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()
@@ -21,11 +22,6 @@ ROWS = st.lists(
     min_size=3,
     max_size=25,
 ).filter(lambda rows: len({label for _, label, _ in rows}) == 2)
-
-
-def columns(rows):
-    scores, labels, weights = (np.array(column) for column in zip(*rows, strict=True))
-    return scores, labels.astype(np.int8), weights
 
 
 def wanted(labels, weights):

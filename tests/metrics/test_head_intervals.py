@@ -18,6 +18,7 @@ from distsms.metrics.operating_points import head_value, operating_point
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from tests.metrics.test_bootstrap import replicates_by_hand
+from tests.support.files import on_root
 from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()
@@ -39,13 +40,14 @@ def test_replicates_are_the_resampled_rows(comm, monkeypatch, n, share, decimals
     monkeypatch.setattr(head_intervals, "COARSE", 1e-4)
     scores, labels = drawn_scores(n, share, decimals=decimals)
     found = replicates([*SHOWN, EVERY_ROW], scores, labels, 20, comm)
-    for measure in SHOWN:
 
-        def by_hand(s, y, measure=measure):
-            return head_value(measure, tied_scores(Scored(s, y, ALONE)), ALONE)
+    def by_hand(s, y):
+        tied = tied_scores(Scored(s, y, ALONE))
+        return [head_value(measure, tied, ALONE) for measure in SHOWN]
 
-        expected = replicates_by_hand(scores, labels, 20, 7, by_hand)
-        np.testing.assert_allclose(found[measure.name], expected, rtol=1e-12, err_msg=measure.name)
+    expected = on_root(comm, lambda: replicates_by_hand(scores, labels, 20, 7, by_hand))
+    for measure, values in zip(SHOWN, expected.T, strict=True):
+        np.testing.assert_allclose(found[measure.name], values, rtol=1e-12, err_msg=measure.name)
 
 
 def test_with_few_thresholds_replicates_are_nearly_the_same(comm, monkeypatch):
@@ -88,7 +90,9 @@ def test_perfect_and_useless_rankings_have_intervals(name):
         tied = tied_scores(Scored(scores, labels, ALONE))
         value, drawn = head_value(measure, tied, ALONE), replicates([measure], scores, labels, 50)[name]
         found = head_interval(measure, head_estimate(measure, value, 43, 257), drawn, 0.95)
-        assert found.why or (found.low <= value * (1 + 1e-12) and value <= found.high * (1 + 1e-12))
+        few_reach_it = name == "precision@recall=0.8" or (name.startswith("recall@precision") and value == 0)
+        assert bool(found.why) == few_reach_it
+        assert few_reach_it or (found.low <= value * (1 + 1e-12) and value <= found.high * (1 + 1e-12))
 
 
 @pytest.mark.serial

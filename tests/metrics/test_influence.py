@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn import metrics
 from distsms.base.scored import Scored
 from distsms.metrics import confidence, influence, operating_points, tied_scores
 from distsms.parallel.communicator import Communicator
+from tests.support.files import on_root
 from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()
@@ -36,22 +38,28 @@ def average_precision(scores, labels, weights):
     return metrics.average_precision_score(labels, scores, sample_weight=weights)
 
 
-@pytest.mark.parametrize("sample", [1, 512])
+def by_differences(scores, labels, weights):
+    """Return each measure's value, and its slopes in the weights of the rows."""
+    for measure in (average_precision, bedroc):
+        slopes = []
+        for of_row in np.eye(len(scores)):
+            ends = [measure(scores, labels, weights + step * of_row) for step in (1e-5, -1e-5)]
+            slopes.append((ends[0] - ends[1]) / 2e-5)
+        yield measure(scores, labels, weights), np.array(slopes)
+
+
 @pytest.mark.parametrize("n, share, decimals", [(60, 0.2, 1), (4, 0.5, 0), (40, 0.5, 12), (30, 0.9, 1)])
-@pytest.mark.parametrize("part", [local_part, on_the_last_rank])
-def test_influences_are_derivatives_by_the_weights(comm, monkeypatch, sample, n, share, decimals, part):
+def test_influences_are_derivatives_by_the_weights(comm, monkeypatch, n, share, decimals):
     """By central differences of scikit-learn's average precision and of BEDROC."""
-    monkeypatch.setattr(tied_scores, "SAMPLE", sample)
     scores, labels = drawn_scores(n, share, decimals=decimals)
     weights = np.random.default_rng(2).uniform(0.5, 2.0, n)
-    found = of(*(part(array, comm) for array in (scores, labels, weights)), comm)
-    for name, measure in zip(NAMES, (average_precision, bedroc), strict=True):
-        slopes = []
-        for i in range(n):
-            ends = [measure(scores, labels, weights + step * (np.arange(n) == i)) for step in (1e-5, -1e-5)]
-            slopes.append((ends[0] - ends[1]) / 2e-5)
-        assert found[name].value == pytest.approx(measure(scores, labels, weights), rel=1e-12)
-        np.testing.assert_allclose(found[name].rows, part(np.array(slopes), comm), atol=1e-8)
+    expected = on_root(comm, lambda: dict(zip(NAMES, by_differences(scores, labels, weights), strict=True)))
+    for sample, part, name in product((1, 512), (local_part, on_the_last_rank), NAMES):
+        monkeypatch.setattr(tied_scores, "SAMPLE", sample)
+        found = of(*(part(array, comm) for array in (scores, labels, weights)), comm)
+        value, slopes = expected[name]
+        assert found[name].value == pytest.approx(value, rel=1e-12)
+        np.testing.assert_allclose(found[name].rows, part(slopes, comm), atol=1e-8)
         assert comm.sum(np.array([found[name].rows @ part(weights, comm)]))[0] == pytest.approx(0.0, abs=1e-12)
 
 

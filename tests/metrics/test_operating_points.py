@@ -18,6 +18,7 @@ from distsms.metrics import operating_points as points
 from distsms.metrics import ranking, tied_scores
 from distsms.metrics.operating_points import contingency
 from distsms.parallel.communicator import Communicator
+from tests.support.files import on_root
 from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()
@@ -28,8 +29,9 @@ LEVELS = (0.001, 0.05, 1 / 3, 0.5, 0.9, 1.0)
 
 
 def columns(rows):
+    """Return arrays of scores, labels and weights of drawn rows."""
     scores, labels, weights = (np.array(column) for column in zip(*rows, strict=True))
-    return scores, labels.astype(np.int8), weights.astype(float)
+    return scores.astype(float), labels.astype(np.int8), weights.astype(float)
 
 
 def of(scores, labels, weights=None, comm=ALONE):
@@ -56,8 +58,9 @@ def of(scores, labels, weights=None, comm=ALONE):
 def test_on_all_ranks_as_on_one(comm, rows):
     scores, labels, weights = columns(rows)
     parts = [local_part(array, comm) for array in (scores, labels, weights)]
-    assert of(*parts, comm) == pytest.approx(of(scores, labels, weights), abs=1e-12, nan_ok=True)
-    assert of(*parts[:2], None, comm) == pytest.approx(of(scores, labels), abs=1e-12, nan_ok=True)
+    weighted, plain = on_root(comm, lambda: (of(scores, labels, weights), of(scores, labels)))
+    assert of(*parts, comm) == pytest.approx(weighted, abs=1e-12, nan_ok=True)
+    assert of(*parts[:2], None, comm) == pytest.approx(plain, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize("sample", [1, 512])
@@ -66,7 +69,7 @@ def test_many_rows_on_all_ranks_as_on_one(comm, monkeypatch, sample):
     for decimals in (0, 1, 12):
         scores, labels = drawn_scores(1500, 0.1, decimals=decimals)
         found = of(local_part(scores, comm), local_part(labels, comm), None, comm)
-        assert found == pytest.approx(of(scores, labels), abs=1e-12, nan_ok=True)
+        assert found == pytest.approx(on_root(comm, lambda s=scores, y=labels: of(s, y)), abs=1e-12, nan_ok=True)
         tied = tied_scores.tied_scores(Scored(local_part(scores, comm), local_part(labels, comm), comm))
         assert sum(comm.allgather(len(tied.values))) == len(set(scores))  # no score is on two ranks
 

@@ -17,6 +17,7 @@ from distsms.metrics.operating_points import OperatingPoint, contingency, head_v
 from distsms.metrics.ranking import average_precision
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
+from tests.metrics.test_operating_points import columns
 from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()
@@ -24,11 +25,6 @@ MEASURES = ("rocarea", "prbep", "error-rate", "f1", "average-precision", "accura
 weighted_rows = st.lists(
     st.tuples(st.integers(-3, 3), st.sampled_from([1, -1]), st.integers(1, 4)), min_size=2, max_size=14
 )
-
-
-def _arrays(rows):
-    scores, labels, weights = (np.array(column) for column in zip(*rows, strict=True))
-    return scores.astype(float), labels.astype(np.int8), weights.astype(float)
 
 
 def _repeated(weights, *arrays):
@@ -44,7 +40,7 @@ def _drawn(n=300, share=0.2, decimals=1, seed=0):
 @given(weighted_rows)
 def test_whole_weights_are_repeated_rows(comm, rows):
     """In every measure, threshold, share among the highest scores, and point of a curve."""
-    scores, labels, weights = _arrays(rows)
+    scores, labels, weights = columns(rows)
     own = Scored(*(local_part(array, comm) for array in (scores, labels)), comm, local_part(weights, comm))
     many = Scored(*_repeated(weights, scores, labels), ALONE)
     for name in MEASURES:
@@ -203,6 +199,7 @@ def _simulated(rng, n, rate=0.2):
 
 
 @pytest.mark.serial
+@pytest.mark.by_turns
 @pytest.mark.parametrize("measure, runs", [("rocarea", 400), ("prbep", 150)])
 def test_intervals_contain_the_truth_as_often_as_they_say(measure, runs):
     """And as if each unit of weight were a row, they would contain it far less often.
@@ -240,7 +237,7 @@ HEADS = ("tpr@fpr=0.3", "recall@precision=0.5", "precision@recall=0.5", "pauc@0.
 
 @given(weighted_rows)
 def test_whole_weights_are_repeated_rows_in_the_head(comm, rows):
-    scores, labels, weights = _arrays(rows)
+    scores, labels, weights = columns(rows)
     own = Scored(*(local_part(array, comm) for array in (scores, labels)), comm, local_part(weights, comm))
     many = Scored(*_repeated(weights, scores, labels), ALONE)
     for name in HEADS:
@@ -270,7 +267,7 @@ def test_intervals_of_the_head_contain_the_truth():
     truth = {
         each.name: head_value(each, tied_scores(Scored(scores, labels, ALONE, weights)), ALONE) for each in measures
     }
-    rng, covered = np.random.default_rng(0), dict.fromkeys(truth, 0)
+    rng, covered = np.random.default_rng(0), {name: [] for name in truth}
     for _ in range(runs):
         scores, labels, weights = _simulated(rng, 1000)
         scaled = row_weights.effective(Scored(scores, labels, ALONE, weights))
@@ -279,9 +276,10 @@ def test_intervals_of_the_head_contain_the_truth():
         for each in measures:
             estimate = head_estimate(each, head_value(each, tied, ALONE), *sizes)
             found = head_interval(each, estimate, drawn[each.name], 0.95)
-            covered[each.name] += bool(found.why) or found.low <= truth[each.name] <= found.high
-    for name, count in covered.items():
-        assert count / runs > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs) - 0.03, (name, count)
+            covered[each.name] += [] if found.why else [found.low <= truth[each.name] <= found.high]
+    for name, of_runs in covered.items():
+        n = len(of_runs)  # in some runs few rows reach the precision, and there is no interval
+        assert n > runs / 2 and np.mean(of_runs) > 0.95 - 3 * np.sqrt(0.95 * 0.05 / n) - 0.03, (name, n)
 
 
 def test_rates_at_a_threshold_are_weighted_means(comm):

@@ -69,6 +69,7 @@ def some_groups(rng, n_groups, effect):
 
 
 @pytest.mark.serial
+@pytest.mark.by_turns
 @pytest.mark.parametrize("weighting", ["pairs", "each"])
 def test_intervals_contain_the_true_value_as_often_as_they_say(weighting):
     """400 samples of 300 groups; a binomial with p = 0.95 is between 0.915 and 0.985 but once in a thousand times."""

@@ -5,6 +5,7 @@ With scores from `rational`, they compute in rational numbers, without rounding 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from fractions import Fraction
 from itertools import combinations
 
@@ -41,6 +42,8 @@ def pauc_risk(positive, negative, max_fpr):
     K = (positive[0] * 0 + 1) * len(negative) * (Fraction(max_fpr) if isinstance(positive[0], Fraction) else max_fpr)
     left, total = K, 0 * K
     for high in sorted(negative, reverse=True):
+        if not left:
+            break
         taken = min(1 + 0 * K, left)
         total, left = total + taken * sum(max(0 * K, 1 - (low - high)) for low in positive), left - taken
     return total / len(positive) / K
@@ -55,7 +58,7 @@ def pauc_smoothed(positive, negative, nu, max_fpr):
         return [min(one, max(zero, (s - x) / nu)) for s in negative]
 
     kinks = sorted({s - e for s in negative for e in (0, nu)})
-    k = max(i for i in range(len(kinks)) if sum(alpha(kinks[i])) >= K)  # falls as x rises
+    k = bisect_right(kinks, -K, key=lambda x: -sum(alpha(x))) - 1  # the sum falls as x rises
     x = kinks[k]
     if sum(alpha(x)) > K:
         step = kinks[k + 1] - x
@@ -165,12 +168,17 @@ def contingency_risk(measure, parameter, positive, negative, sums):
     """
     delta, calls = contingency(measure, parameter, len(positive), len(negative))
     n = len(positive) + len(negative)
+    lowest, highest = {}, {}  # the best sum of each size, since Delta depends on the sizes alone
+    for b, missed in sums(positive, False):
+        lowest[b] = min(missed, lowest.get(b, missed))
+    for c, wrong in sums(negative, True):
+        highest[c] = max(wrong, highest.get(c, wrong))
     return max(
         [Fraction(0)]
         + [
             delta(b, c) + (wrong - missed) * 2 / n
-            for b, missed in sums(positive, False)
-            for c, wrong in sums(negative, True)
+            for b, missed in lowest.items()
+            for c, wrong in highest.items()
             if calls in (None, len(positive) - b + c)
         ]
     )

@@ -15,7 +15,6 @@ from distsms.base.errors import InputError
 from distsms.ingest.formats import sequences
 from distsms.ingest.formats.registry import format_of, open_reader
 from distsms.ingest.options import ReadOptions
-from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.dataset import load, load_matrix, read_ids, read_manifest
 from distsms.shards.row_statistics import describe
@@ -23,9 +22,8 @@ from distsms.shards.rows import concatenate
 from distsms.shards.sequence_rules import SequenceOptions, encoding
 from distsms.shards.splits import Splitter
 from tests.support.conversion import convert
-from tests.support.files import on_root
+from tests.support.files import ALONE, on_root
 
-ALONE = Communicator()
 DNA, PROTEIN = "ACGT", "ACDEFGHIKLMNPQRSTVWY"
 
 
@@ -337,8 +335,6 @@ def test_splits_doubles_labels_and_like(comm, shared_dir):
     words, labels = draw(40, 9, letters=DNA, labels=("EI", "IE", "N"))
     words, labels = [*words, *(word.lower() for word in words)], [*labels, *labels]
     on_root(comm, lambda: (shared_dir / "a.strings").write_text(as_lines(words, labels)))
-    from distsms.shards.splits import Splitter
-
     how = {"positive": "EI", "sequences": SequenceOptions(degree=2, window=(2, 9))}
     convert([shared_dir / "a.strings"], shared_dir / "d", comm, split=Splitter((0.5, 0.5), 1, "doubles"), **how)
     train, test = (read_manifest(shared_dir / "d" / part) for part in ("train", "test"))

@@ -30,7 +30,9 @@ def test_there_is_a_twin_of_each_set():
 @pytest.mark.parametrize("name", sorted(twins()))
 def test_rows_are_like_those_of_table_1(name):
     """Density, ratio of classes and form of the rows, in one block of a twin of few rows."""
-    whole, one = twins()[name], twin(name, max(0.001, 100 / twins()[name].n))
+    whole = twins()[name]
+    scale = max(0.001, 100 / whole.n)
+    one = twin(name, scale)
     source = one.source()
     X, y = rows(source, 0, min(one.n, 1500))
     entries = whole.p * whole.density / 100
@@ -48,7 +50,7 @@ def test_rows_are_like_those_of_table_1(name):
     share = whole.ratio / (1 + whole.ratio)
     chance = np.sqrt(share * (1 - share) / len(y))
     assert abs(np.mean(y > 0) - share) < 0.15 * min(share, 1 - share) + 4 * chance + 1 / len(y)
-    assert (one.n, one.train) == pytest.approx((whole.n * one.n / whole.n, one.n * whole.train / whole.n), abs=1)
+    assert (one.n, one.train) == pytest.approx((whole.n * scale, one.n * whole.train / whole.n), abs=1)
 
 
 @pytest.mark.serial

@@ -264,6 +264,7 @@ def test_the_command(comm, shared_dir, capsys):
 
 @pytest.mark.serial
 @pytest.mark.e2e
+@pytest.mark.by_turns
 def test_the_program(comm, tmp_path):
     """Two ranks in processes of their own write what this process writes."""
     words = ["synth", "sparse", tmp_path / "two", "--rows", 1000, "--columns", 50]
