@@ -245,9 +245,8 @@ def test_attributes_of_the_user(comm, shared_dir, data):
         assert not (shared_dir / "g").exists()
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
+def test_options_that_do_not_fit(comm, shared_dir, data):
+    for options, message in (
         (FeatureOptions(8, "x:zebra"), "'x:zebra' is not a pair A:B"),
         (FeatureOptions(8, "x:x"), "'x:x' is not a pair"),
         (FeatureOptions(8, "top:0"), "top:K needs a whole number"),
@@ -257,13 +256,11 @@ def test_attributes_of_the_user(comm, shared_dir, data):
         (FeatureOptions(8, attributes="/nowhere"), "cannot be read"),
         (FeatureOptions(None, trees=10**9), "trees"),
         (FeatureOptions(None, trees=2, seed=-1), "a seed from 0 to"),
-    ],
-)
-def test_options_that_do_not_fit(comm, shared_dir, data, options, message):
-    with pytest.raises(InputError, match=message):
-        build(data.directory, shared_dir / "f", comm, options)
-    comm.barrier()  # the root removes what it made
-    assert not (shared_dir / "f").exists()
+    ):
+        with pytest.raises(InputError, match=message):
+            build(data.directory, shared_dir / "f", comm, options)
+        comm.barrier()  # the root removes what it made
+        assert not (shared_dir / "f").exists()
     for wrong, message in (({"tree_rows": -5}, "it must be at least 100"), ({"seed": 2**63}, r"at most 2\^62")):
         with pytest.raises(InputError, match=message):
             FeatureOptions(None, trees=2, **wrong)

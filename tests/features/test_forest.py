@@ -335,7 +335,7 @@ def test_wide_rows_need_little_memory_and_blocks_do_not_change_leaves(monkeypatc
     wide = sparse.hstack([sparse.csr_matrix((500, 100_000)), sparse.csr_matrix(X)], "csr")
     forest = grow(Rows(wide, y), ALONE, 2)
     assert forest.columns == 100_006 and forest.used.min() >= 100_000
-    wanted = walk(forest, wide.toarray()[:20])
+    wanted = walk(forest, wide[:20].toarray())
     np.testing.assert_array_equal(forest.codes(wide)[:20], wanted)
     monkeypatch.setattr(forests, "_BLOCK", 1)
     np.testing.assert_array_equal(forest.codes(wide)[:20], wanted)

@@ -41,7 +41,7 @@ def product(n=600, seed=0):
 
 
 @parametrize_with_checks(
-    [LeafCodes(trees=5), BinCodes(bins=4), BinCodes(4, "top:2")],
+    [LeafCodes(trees=5), BinCodes(4, "top:2")],
     expected_failed_checks=lambda estimator: (
         dict.fromkeys(
             ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"),
@@ -72,8 +72,11 @@ def test_a_sparse_matrix_whose_columns_do_not_exist(features, column):
             call()
 
 
-@parametrize_with_checks([SMSClassifier(lam=1e-2, features={"bins": np.int64(4), "keep": np.bool_(True)})])
-def test_scikit_learns_checks_of_the_estimator_with_features(estimator, check):
+@pytest.mark.by_turns  # others of their kind are checked always
+@parametrize_with_checks(
+    [BinCodes(bins=4), SMSClassifier(lam=1e-2, features={"bins": np.int64(4), "keep": np.bool_(True)})]
+)
+def test_scikit_learns_checks_that_take_turns(estimator, check):
     check(estimator)
 
 
@@ -86,7 +89,8 @@ def test_the_examples_of_the_module():
 )
 def test_features_learn_what_no_linear_model_can(features):
     X, y = product()
-    assert cross_val_score(SMSClassifier(), X, y, cv=3, scoring="roc_auc").mean() < 0.65
+    if features == "trees":
+        assert cross_val_score(SMSClassifier(), X, y, cv=3, scoring="roc_auc").mean() < 0.65
     made = SMSClassifier(lam=1e-3, features=features)
     assert cross_val_score(made, X, y, cv=3, scoring="roc_auc").mean() > 0.85
     made.fit(X, y)

@@ -24,8 +24,8 @@ from distsms.shards.splits import Splitter, periods
 from distsms.workflow import folds
 from tests.support.conversion import convert
 from tests.support.files import on_root
-from tests.support.program import run, run_json
 from tests.support.sharded import rewrite
+from tests.support.simulated_program import run, run_json
 
 ALONE = Communicator()
 N = 300
@@ -192,19 +192,20 @@ def test_rows_beyond_a_shards_memory_become_more_shards(comm, shared_dir, monkey
     assert not list((shared_dir / "d").glob("*.partial"))
 
 
-@pytest.mark.e2e
+@pytest.mark.serial
 def test_the_program(tmp_path):
     write(ALONE, tmp_path, "svm")
     words = "shard", tmp_path / "a.svm", tmp_path / "d", "--split"
-    told = run(*words, "0.5,0.3", "--seed", 5, "--compress", ranks=2)
+    told = run(2, *words, "0.5,0.3", "--seed", 5, "--compress")
     left = np.count_nonzero(assign(Splitter((0.5, 0.3), 5), 0, N) == 2)
     assert f"{left} of {N} rows: the fractions add up to 0.8" in told and "d/test: " in told
-    made = run_json("info", tmp_path / "d/test")
+    made = run_json(1, "info", tmp_path / "d/test")
     assert made["split"] == Splitter((0.5, 0.3), 5).record(1, N) and made["compression"] == "blosc-lz4"
-    assert "a folder with data sets" in run("info", tmp_path / "d", code=1)
-    assert "nosuch: no such file or folder" in run("info", tmp_path / "nosuch", code=1)
-    assert "--split 0.8:" in run(*words, "0.8", code=1)
-    run(*words, "0.8,x", code=2)
+    assert "a folder with data sets" in run(1, "info", tmp_path / "d", code=1)
+    assert "nosuch: no such file or folder" in run(1, "info", tmp_path / "nosuch", code=1)
+    assert "--split 0.8:" in run(1, *words, "0.8", code=1)
+    with pytest.raises(SystemExit):
+        run(1, *words, "0.8,x")
 
 
 @pytest.mark.serial

@@ -221,31 +221,39 @@ def test_no_room_is_seen_before_anything_is_written(tmp_path):
 
 
 WRITER = """
-import itertools, sys, pathlib, numpy as np
+import itertools, os, sys, pathlib, numpy as np
 from distsms.training import checkpoint
-for k in itertools.count():
-    arrays = {"w": checkpoint.Rows.of(np.full((50, 1000), float(k)))}
-    checkpoint.save(pathlib.Path(sys.argv[1]), {}, {"k": k}, arrays)
-    print(k, flush=True)
+for _ in sys.stdin:
+    if child := os.fork():
+        os.waitpid(child, 0)
+        print("killed", flush=True)
+        continue
+    print(os.getpid(), flush=True)
+    for k in itertools.count():
+        arrays = {"w": checkpoint.Rows.of(np.full((50, 1000), float(k)))}
+        checkpoint.save(pathlib.Path(sys.argv[1]), {}, {"k": k}, arrays)
+        print(k, flush=True)
 """
 
 
 def test_killed_at_any_moment_there_is_a_good_one(tmp_path):
     """A child that writes without pause is killed many times: what it said was written, or the next one, is there."""
     chance = random.Random(0)
-    for _ in range(15):
-        child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        child.stdout.readline()
-        time.sleep(chance.uniform(0.0, 0.05))
-        child.send_signal(signal.SIGKILL)
-        said = child.communicate()[0].split()
-        found, words = checkpoint.load(tmp_path, {})
-        assert words == []
-        k = found.numbers["k"]
-        assert int(said[-1]) <= k <= int(said[-1]) + 1 if said else k <= 1
-        assert (found.array("w") == k).all()
-        files.remove_partial(tmp_path)
-        assert set(os.listdir(tmp_path)) <= {NEWEST, OLDER}
+    words = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        for _ in range(15):
+            print(file=parent.stdin, flush=True)
+            child, said = int(parent.stdout.readline()), [parent.stdout.readline()]
+            time.sleep(chance.uniform(0.0, 0.05))
+            os.kill(child, signal.SIGKILL)
+            said += iter(parent.stdout.readline, "killed\n")
+            found, words = checkpoint.load(tmp_path, {})
+            assert words == []
+            k = found.numbers["k"]
+            assert int(said[-1]) <= k <= int(said[-1]) + 1
+            assert (found.array("w") == k).all()
+            files.remove_partial(tmp_path)
+            assert set(os.listdir(tmp_path)) <= {NEWEST, OLDER}
 
 
 def test_one_writer_at_a_time_and_who_it_is(tmp_path):

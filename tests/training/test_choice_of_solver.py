@@ -8,11 +8,14 @@ import sys
 
 import pytest
 
+from distsms import cli
 from distsms.base.errors import InputError
 from distsms.cli.options import USUAL_SOLVER
+from distsms.models.model import load
 from distsms.optim.solvers import tao
+from distsms.shards.from_arrays import write_data
 from distsms.training.solver_choice import choose_solver
-from tests.support import program
+from tests.support.problems import data
 
 BLOCKED = "import sys; sys.modules['petsc4py'] = None; "
 BROKEN = "import sys, types; sys.modules['petsc4py'] = types.ModuleType('petsc4py'); "  # without its library
@@ -101,36 +104,34 @@ def test_a_petsc_that_does_not_load_is_as_good_as_none(tmp_path):
     assert out.startswith("lbfgs") and "libpetsc_real.so.3.18: cannot open" in out
 
 
-@pytest.mark.e2e
 @pytest.mark.serial
 def test_every_command_without_petsc(tmp_path):
     """It is written down: in the trace, in models, in tables. Where petsc4py is merely not there, nothing is wrong, and
     nothing is said of it; where it is broken, that is said first.
     """
-    program.write_svmlight(tmp_path / "rows.svm", n=120)
-    program.run("shard", tmp_path / "rows.svm", tmp_path / "data")
+    write_data(tmp_path / "data", *data(120))
+    lines = [
+        "train data --lambda 1e-2 --output model.h5 --trace trace.jsonl --step spread",
+        "path data --lambdas 1e-1 --output path --folds 2",
+        "baseline data --lambdas 1e-1 --output beside --folds 2 --methods distsms",
+    ]
 
-    def told(*words):
-        code = f"{BLOCKED}from distsms.__main__ import main; sys.exit(main(sys.argv[1:]))"
-        out = program.run(*words, program=("-c", code))
-        assert "petsc4py" not in out, out
+    def told(before, lines):
+        code = f"{before}from distsms.__main__ import main\nfor line in {lines!r}: assert main(line.split()) == 0"
+        return subprocess.check_output([sys.executable, "-c", code], text=True, cwd=tmp_path)
 
-    data, model, trace = (tmp_path / name for name in ("data", "model.h5", "trace.jsonl"))
-    told("train", data, "--lambda", 1e-2, "--output", model, "--trace", trace, "--step", "spread")
-    assert {json.loads(line)["solver"] for line in trace.read_text().splitlines()} == {"lbfgs"}
-    assert program.run_json("info", model)["settings"]["solver"] == "lbfgs"
-    small = (data, "--lambdas", 1e-1, "--output")
-    told("path", *small, tmp_path / "path", "--folds", 2)
-    assert program.run_json("info", tmp_path / "path" / "model.h5")["settings"]["solver"] == "lbfgs"
-    told("baseline", *small, tmp_path / "beside", "--folds", 2, "--methods", "distsms")
+    assert "petsc4py" not in told(BLOCKED, lines)
+    assert {json.loads(line)["solver"] for line in (tmp_path / "trace.jsonl").read_text().splitlines()} == {"lbfgs"}
+    for model in ("model.h5", "path/model.h5"):
+        assert load(tmp_path / model).info["settings"]["solver"] == "lbfgs"
     assert json.loads((tmp_path / "beside" / "baseline.json").read_text())["solver"] == "lbfgs"
-    code = f"{BROKEN}from distsms.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    out = program.run("train", data, "--lambda", 1e-2, "--output", model, program=("-c", code))
+    out = told(BROKEN, ["train data --lambda 1e-2 --output model.h5"])
     assert out.startswith("solver    lbfgs: in lmvm's place, since petsc4py cannot be imported: "), out
 
 
-@pytest.mark.e2e
 @pytest.mark.serial
 @pytest.mark.parametrize("command", ["train", "path", "baseline"])
-def test_help_names_the_usual_solver(command):
-    assert USUAL_SOLVER in " ".join(program.run(command, "--help").split())
+def test_help_names_the_usual_solver(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.parse([command, "--help"])
+    assert USUAL_SOLVER in " ".join(capsys.readouterr().out.split())

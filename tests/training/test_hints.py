@@ -46,11 +46,11 @@ def noise(n=1000, positive=0.2, p=60):
     return frame.assign(y=(rng.random(n) < positive).astype(int))
 
 
-def run_train(frame, folder, *words):
+def run_train(frame, folder, *words, report=False):
     """Run `distsms train` on a table; return the exit code and the information of the model."""
     frame.to_csv(folder / "a.csv", index=False)
     words = ["train", str(folder / "a.csv"), "--label", "y", "--solver", "lbfgs", *words]
-    args = cli.parse([*words, "--output", str(folder / "m.h5")])
+    args = cli.parse([*words, *([] if report else ["--no-report"]), "--output", str(folder / "m.h5")])
     code = args.run(args, Communicator())
     return code, model.load(folder / "m.h5").info
 
@@ -58,7 +58,7 @@ def run_train(frame, folder, *words):
 @pytest.mark.serial
 @pytest.mark.parametrize("lam", ["1e-4", "auto"])
 def test_overfitting_is_told_with_both_numbers(tmp_path, capsys, lam):
-    code, info = run_train(rows(900, 200), tmp_path, "--lambda", lam, "--split", "0.6,0.4")
+    code, info = run_train(rows(900, 200), tmp_path, "--lambda", lam, "--split", "0.6,0.4", report=lam == "auto")
     assert code == 0 and not info["vacuous"]
     said = " ".join(capsys.readouterr().out.split())
     (warning,) = info["warnings"]
@@ -70,14 +70,15 @@ def test_overfitting_is_told_with_both_numbers(tmp_path, capsys, lam):
     rows_of = info["test_rows"]
     assert f"{rows_of['n_pos']} positive and {rows_of['n_neg']} negative rows" in said
     assert rows_of["rocarea_low"] < info["test"]["rocarea"] < rows_of["rocarea_high"]
-    assert "learned its training rows" in (tmp_path / "m.html").read_text()
+    if lam == "auto":
+        assert "learned its training rows" in (tmp_path / "m.html").read_text()
 
 
 @pytest.mark.serial
 def test_a_model_of_noise_ends_with_exit_code_8(tmp_path, capsys):
     """The columns are many, so that the training rows are ranked much better than chance."""
     for lam in ("auto", "1e-3"):
-        code, info = run_train(noise(), tmp_path, "--lambda", lam)
+        code, info = run_train(noise(), tmp_path, "--lambda", lam, report=lam == "auto")
         said = " ".join(capsys.readouterr().out.split())
         assert code == info["exit_code"] == EXIT_VACUOUS and info["vacuous"] and info["status"] == "proved"
         (warning,) = info["warnings"]
@@ -85,7 +86,7 @@ def test_a_model_of_noise_ends_with_exit_code_8(tmp_path, capsys):
         assert warning in said and info["training"]["rocarea"] > 0.6
         assert ("--lambda auto may" in warning) == (lam != "auto")
         assert ("none of" in said) == ("ranks held-out rows better than chance" in said) == (lam == "auto")
-        assert "on rows that it has not seen" in (tmp_path / "m.html").read_text()
+    assert "on rows that it has not seen" in (tmp_path / "m.html").read_text()
 
 
 @pytest.mark.serial
@@ -139,7 +140,7 @@ def test_noise_warns_in_python_on_any_number_of_ranks(comm):
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["--max-evaluations", "1"], "The run ended without a proof: allow it more evaluations or time"),
+        (["--max-evaluations", "1", "--plain"], "The run ended without a proof: allow it more evaluations or time"),
         (["--measure", "f1", "--solver", "bmrm", "--lambda", "100"], "Train with --bias"),
         (["--measure", "prbep", "--solver", "bmrm", "--lambda", "100"], "At every lambda above"),
         (["--lambda", "1e6"], "This lambda is too large"),

@@ -56,7 +56,7 @@ def test_the_choice_is_the_best_mean_of_the_folds(comm):
     found = chosen(block(comm, X, y), comm)
     fold = deal_rows(y, np.ones(len(y), bool), 5, 0, ALONE)
     loose = replace(SETTINGS, epsilon=1e-4)
-    for mean in found.means:
+    for mean in found.means if comm.is_root else ():
         values = []
         for f in range(1, 6):
             own = fold != f
@@ -136,7 +136,8 @@ def test_more_rows_than_those_of_the_sample_want_a_smaller_lambda(comm, folder, 
         w = minimize(objective(X[:8000], y[:8000], ALONE), replace(SETTINGS, lam=lam)).w
         return roc_auc_score(y[8000:], X[8000:] @ w)
 
-    assert min(map(area, after)) > max(map(area, before))
+    if comm.is_root:
+        assert min(map(area, after)) > max(map(area, before))
     assert len(set(comm.allgather(tuple(after)))) == 1
 
 
@@ -144,7 +145,7 @@ def test_every_rank_has_the_same_choice_as_one_process(comm, folder):
     X, y = data(n=300, seed=2)
     on_root(comm, lambda: write_data(folder / "data", X, y, n_shards=2))
     manifest = dataset.read_manifest(folder / "data")
-    alone = chosen(manifest, ALONE)
+    alone = comm.bcast(chosen(manifest, ALONE) if comm.is_root else None)
     for small in (path.SMALL, 0):  # ranks share folds, or rows
         found = _with(path, "SMALL", small, lambda: chosen(manifest, comm))
         assert found.lam == alone.lam
@@ -209,15 +210,15 @@ def test_a_stop_ends_the_choice_with_a_lambda(comm):
     assert found.lam == DEFAULT_LAMBDA and "stopped" in found.reason
 
 
-@pytest.mark.parametrize("measure", ["f1", "precision@5", "error-rate"])
+@pytest.mark.parametrize("measure", ["f1", "error-rate"])
 def test_every_measure_has_a_lambda(measure, comm):
     X, y = data(n=120)
     settings = settings_for(measure, "bmrm", lam=1.0)
-    found = chosen(block(comm, X, y), comm, measure, settings, bias=None if "@" in measure else 1.0)
+    found = chosen(block(comm, X, y), comm, measure, settings, bias=1.0)
     assert 0 < found.lam < 1e5
 
 
-@pytest.mark.parametrize("measure", ["precision@160", "recall@160"])
+@pytest.mark.parametrize("measure", ["precision@160", pytest.param("recall@160", marks=pytest.mark.by_turns)])
 def test_k_is_that_of_the_rows_of_a_fold(measure, comm):
     """It is a number among all rows; a fold has a fifth of them."""
     rng = np.random.default_rng(0)

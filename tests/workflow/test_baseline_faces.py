@@ -6,57 +6,35 @@ import doctest
 import importlib
 import itertools
 import json
-import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 import distsms
 from distsms import cli
-from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, InputError, ModelWarning
+from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.cli import baseline as command
 from distsms.cli.path import USUAL, lambdas
 from distsms.features.feature_map import load
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import read_manifest
 from distsms.shards.from_arrays import write_data
 from distsms.workflow import baseline_plan, competitors, features
 from distsms.workflow.features import FeaturesObserver
 from distsms.workflow.requests import BaselineRequest
+from tests.workflow import faces
+from tests.workflow.faces import noted, run, words_of
 
 pytestmark = pytest.mark.serial
 PASSING = {"seconds", "more_seconds", "folder", "usage", "sha256"}
 """What two runs of one request need not have in common."""
-
-
-def lasting(value):
-    if isinstance(value, dict):
-        return {name: lasting(each) for name, each in value.items() if name not in PASSING}
-    return [lasting(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def words_of(options):
-    """The options of a call as words of a command line; True stands for an option without a value."""
-    words = []
-    for name, value in options.items():
-        values = value if isinstance(value, list) else [] if value is True else [value]
-        words += [f"--{name.replace('_', '-')}", *map(str, values)]
-    return words
+lasting = partial(faces.lasting, passing=PASSING)
 
 
 def by_command(*words, options):
-    args = cli.parse([*map(str, words), *words_of(options)])
-    return args.run(args, Communicator())
-
-
-def warned(call):
-    """Return what a call returns, and its warnings on models."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = call()
-    return result, [str(one.message) for one in caught if one.category is ModelWarning]
+    return run(*words, *words_of(options))
 
 
 def data_set(folder, *, weighted=False, grouped=False, n=240):
@@ -86,7 +64,7 @@ def test_a_baseline(case, tmp_path, capsys):
     said = {"memory": "1GiB"} if "memory" in options else {}
     assert by_command("baseline", data, "--output", tmp_path / "a", options=options | said) == EXIT_OK
     printed = " ".join(capsys.readouterr().out.split())
-    result, texts = warned(lambda: distsms.baseline(data, tmp_path / "b", watch=seen.append, **options))
+    result, texts = noted(lambda: distsms.baseline(data, tmp_path / "b", watch=seen.append, **options))
     of_command = json.loads((tmp_path / "a" / "baseline.json").read_text())
     in_python = json.loads((tmp_path / "b" / "baseline.json").read_text())
     assert lasting(of_command) == lasting(in_python)
@@ -187,7 +165,7 @@ def test_the_warnings_of_a_baseline(tmp_path, capsys):
     pytest.importorskip("sklearn")
     data_set(tmp_path / "d")
     distsms.make_features(tmp_path / "d", tmp_path / "f", trees=3)
-    result, texts = warned(lambda: distsms.baseline(tmp_path / "f", tmp_path / "b", **LINEAR))
+    result, texts = noted(lambda: distsms.baseline(tmp_path / "f", tmp_path / "b", **LINEAR))
     assert len(texts) == 1 and "trees" in texts[0] and len(result.warnings) == 1
     by_command("baseline", tmp_path / "f", "--output", tmp_path / "a", options=LINEAR)
     assert " ".join(result.warnings[0].split()) in " ".join(capsys.readouterr().out.split())
@@ -291,7 +269,7 @@ def test_what_features_cannot_be(tmp_path):
 def test_many_columns_are_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr("distsms.features.fit.MANY_COLUMNS", 5)
     data = data_set(tmp_path / "d")
-    result, texts = warned(lambda: distsms.make_features(data, tmp_path / "f"))
+    result, texts = noted(lambda: distsms.make_features(data, tmp_path / "f"))
     assert len(texts) == 1 and texts[0].startswith("128 columns: training needs about") and "smaller bins" in texts[0]
     assert [note.kind for note in result.notes] == ["warning"]
 

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distsms
-from distsms import cli
 from distsms.metrics.confidence import LEVEL
-from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
 from distsms.workflow.baseline_fits import KEPT, BaselineStore, Trial, left_lambdas
 from distsms.workflow.baseline_plan import BaselinePlan
@@ -23,11 +21,15 @@ from distsms.workflow.competitors import METHODS, OURS, Fitted, TrialResult
 from distsms.workflow.requests import LAMBDAS
 from scripts.experiments.simulations import Plan
 from tests.support.files import write_csv
+from tests.workflow.faces import run
 
 pytestmark = pytest.mark.serial
 
 
-@pytest.mark.parametrize("plan", [Plan(400, 100, 8, 5, 1.0, 0.0), Plan(300, 60, 20, 5, 1.0, 0.0)], ids=str)
+PLANS = [Plan(400, 100, 8, 5, 1.0, 0.0), pytest.param(Plan(300, 60, 20, 5, 1.0, 0.0), marks=pytest.mark.by_turns)]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_equal_methods_are_seldom_told_apart(plan):
     """Looks that take the usual intervals say far too often that one is better: so these simulations can show it."""
     verdicts = np.array([plan.simulate((0, number)) for number in range(200)])
@@ -161,8 +163,7 @@ def test_a_table_is_taken_as_training_takes_it(rows, tmp_path):
     ]
     words += ["--folds", "3", "--solver", "lbfgs", "--output", str(tmp_path / "e"), "--shards", str(tmp_path / "kept")]
     for _ in range(2):  # the second one takes the shards and the fits that are there
-        args = cli.parse(["baseline", str(tmp_path / "t.csv"), *words])
-        assert args.run(args, Communicator()) == 0
+        assert run("baseline", tmp_path / "t.csv", *words) == 0
     kept = json.loads((tmp_path / "e" / "baseline.json").read_text())["methods"]
     assert [method["sure"]["rocarea"]["value"] for method in kept] == [
         method.intervals["rocarea"].value for method in result.methods

@@ -17,17 +17,15 @@ from distsms.workflow.method_results import BEST
 from distsms.workflow.path_result import FEATURES, L1, PathStore, SeveralStore
 from distsms.workflow.requests import BaselineRequest
 from tests.support import program
+from tests.support.conversion import convert
 
 pytestmark = pytest.mark.serial
 
 
-@pytest.mark.e2e
-@pytest.mark.by_turns
 @pytest.mark.parametrize("kind", ["standard", "l2"])
 def test_others_get_the_rows_that_training_sees(tmp_path, kind):
     program.write_svmlight(tmp_path / "rows.svm", n=80)
-    program.run("shard", tmp_path / "rows.svm", tmp_path / "data", "--normalize", kind)
-    manifest = dataset.read_manifest(tmp_path / "data")
+    manifest = convert([tmp_path / "rows.svm"], tmp_path / "data", Communicator(), normalize=kind)
     X, _, _ = dataset.load_matrix(manifest)
     w = np.random.default_rng(0).normal(size=X.shape[1])
     assert X @ w == pytest.approx(dataset.load(manifest, Communicator()).features.margins(w))

@@ -61,6 +61,13 @@ def peak(at):
 GRID = lambdas(USUAL)
 
 
+def test_lambdas_by_range():
+    assert lambdas("1e-1:1e-4") == [0.1, 0.01, 0.001, 1e-4]
+    assert lambdas("1e-4:1e-2") == [1e-4, 0.001, 0.01]
+    assert lambdas("1e-1:1e-2:3") == [0.1, 0.0316228, 0.01]
+    assert lambdas("3e-5") == [3e-5]
+
+
 def test_the_grid_grows_until_the_best_lambda_is_inside():
     assert GRID == [1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5]
     assert extended(peak(0.01), GRID) == GRID

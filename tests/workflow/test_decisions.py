@@ -48,7 +48,7 @@ def test_held_out_scores_are_those_of_trainings_without_the_fold(comm, by, bias)
     these = make_folds(by, keys, y, np.ones(150, bool), 3, 0, ALONE)
     scores, labels, folds = whole(comm, held)
     assert len(scores) == np.count_nonzero(these.number) and held.record["folds_by"] == by
-    for fold in (1, 2, 3):
+    for fold in (1, 2, 3) if comm.is_root else ():
         own, out = these.training(fold), these.judged(fold)
         w = minimize(objective(X[own], y[own], ALONE), Settings(lam=LAM, epsilon=1e-6)).w
         expected = 0.5 + 2 * (np.sort(X[out] @ w) - np.mean(X[own] @ w)) / np.std(X[own] @ w)

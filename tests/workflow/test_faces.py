@@ -4,49 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import distsms
-from distsms import SMSClassifier, cli
-from distsms.base.errors import EXIT_LIMIT, InputError, ModelWarning
+from distsms import SMSClassifier
+from distsms.base.errors import EXIT_LIMIT, InputError
 from distsms.base.wording import in_python as in_python_words
-from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
 from distsms.workflow import auto_lambda
 from tests.cli.test_train_files import payments
+from tests.workflow.faces import lasting, noted, run, words_of
 
 pytestmark = pytest.mark.serial
-PASSING = {"seconds", "usage", "versions", "command", "written", "host", "trace"}
-"""What two runs of one request need not have in common."""
-
-
-def lasting(info):
-    """Return what a model says that two runs of one request have in common, as a file has it."""
-    if isinstance(info, dict):
-        return {name: lasting(value) for name, value in info.items() if name not in PASSING}
-    return list(map(lasting, info)) if isinstance(info, list | tuple) else info
-
-
-def told(call):
-    """Return what a call returns, and its warnings, but for those on columns and on runs that end early."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = call()
-    return result, [str(one.message) for one in caught if one.category is ModelWarning]
 
 
 def by_command(folder, data, **options):
     """Train by the command line; True stands for an option without a value. The exit code must be that of the model."""
-    words = ["train", str(data), "--output", str(folder / "m.h5"), "--quiet"]
-    for name, value in options.items():
-        value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-        words += [f"--{name.replace('_', '-')}", *([] if value == "True" else [value])]
-    args = cli.parse([word.replace("--lam", "--lambda") if word == "--lam" else word for word in words])
-    code = args.run(args, Communicator())
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    words = words_of(options, lam="lambda")
+    code = run("train", data, "--output", folder / "m.h5", "--quiet", *words)
     model = distsms.load_model(folder / "m.h5")
     assert code == model.info["exit_code"]
     return model
@@ -54,7 +33,7 @@ def by_command(folder, data, **options):
 
 def in_python(data, **options):
     """Train by `distsms.train`: the warnings that it gives are those that the model keeps."""
-    model, warned = told(lambda: distsms.train(data, **options))
+    model, warned = noted(lambda: distsms.train(data, **options))
     assert warned == [in_python_words(text) for text in model.info["warnings"]]
     return model
 
@@ -96,7 +75,7 @@ def test_a_data_set_and_arrays(case, tmp_path):
     arrays = in_python((X, y), check=False, weight=weights, group=groups, **own)
     kept = {"at", "calibrate", "measure", "lam", "l1", "epsilon", "solver"}
     estimator = SMSClassifier(**{name: value for name, value in own.items() if name in kept})
-    _, warned = told(lambda: estimator.fit(X, y, sample_weight=weights, groups=groups))
+    _, warned = noted(lambda: estimator.fit(X, y, sample_weight=weights, groups=groups))
     assert warned == [in_python_words(text) for text in arrays.info["warnings"]]
     assert bool(warned) == (case["lam"] > 1)
     np.testing.assert_array_equal(estimator.coef_[0], arrays.w)
@@ -154,8 +133,8 @@ def test_a_run_on_a_table_that_was_stopped_goes_on(tmp_path):
     kept = [{"shards": tmp_path / f"s{k}", "checkpoint": tmp_path / f"c{k}"} for k in range(3)]
     faces = [
         lambda **more: by_command(tmp_path, tmp_path / "a.csv", no_report=True, **own, **kept[0], **more),
-        lambda **more: told(lambda: distsms.train(tmp_path / "a.csv", **own, **kept[1], **more))[0],
-        lambda **more: told(lambda: distsms.train(frame, **own, **kept[2], **more))[0],
+        lambda **more: noted(lambda: distsms.train(tmp_path / "a.csv", **own, **kept[1], **more))[0],
+        lambda **more: noted(lambda: distsms.train(frame, **own, **kept[2], **more))[0],
     ]
     for go in faces:
         first = go(max_evaluations=2)
@@ -197,7 +176,7 @@ def test_what_is_odd_about_the_labels(tmp_path, capsys):
     own = {"label": "y", "lam": 1e-2, "solver": "lbfgs"}
     odd = "90.0 % of the rows count as positive (label yes); if you look for the rare class, name its label: "
     for more, said in (({}, True), ({"positive": "yes"}, False)):
-        _, warned = told(lambda more=more: distsms.train(tmp_path / "a.csv", **own, **more))
+        _, warned = noted(lambda more=more: distsms.train(tmp_path / "a.csv", **own, **more))
         assert (f"{odd}positive='no'" in warned) == said
         capsys.readouterr()
         by_command(tmp_path, tmp_path / "a.csv", no_report=True, split=(0.5, 0.5), **own, **more)

@@ -50,7 +50,7 @@ def maps(manifest, options, folder, problem, comm):
     return [made.manifest(fold).coded.features.hash for fold in range(problem.folds + 1)]
 
 
-@pytest.mark.parametrize("options", [TREES, BINS, FeatureOptions(3)], ids=["trees", "bins", "few"])
+@pytest.mark.parametrize("options", [TREES, BINS], ids=["trees", "bins"])
 def test_the_map_of_a_fold_does_not_depend_on_its_rows(options, comm, shared_dir):
     X, y = rows()
     dealt = make_folds("rows", np.empty(0), y, np.ones(len(y), bool), 3, 0, ALONE)

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import distsms
-from distsms import cli
-from distsms.base.errors import InputError, ModelWarning
+from distsms.base.errors import InputError
 from distsms.base.wording import in_python
-from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
+from tests.workflow.faces import noted, run
 
 pytestmark = pytest.mark.serial
 QUICK = {"bootstrap": 50, "seed": 3}
 
 
-def warned(call):
-    """Return what a call returns, and its warnings on models."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = call()
-    return result, [str(one.message) for one in caught if one.category is ModelWarning]
-
-
 def by_command(capsys, command, *words, **options):
     """Return what a command prints."""
-    line = [command, *map(str, words)]
+    line = [command, *words]
     for name, value in options.items():
         for each in value if isinstance(value, list) else [value]:
-            line += [f"--{name.replace('_', '-')}", *([] if each is True else [str(each)])]
-    args = cli.parse(line)
+            line += [f"--{name.replace('_', '-')}", *([] if each is True else [each])]
     capsys.readouterr()
-    assert args.run(args, Communicator()) == 0
+    assert run(*line) == 0
     return capsys.readouterr()
 
 
@@ -47,7 +36,7 @@ def evaluated(capsys, model, data, own, same_in_python=None):
     command = json.loads(by_command(capsys, "evaluate", *models, test=data, json=True, **options).out)
     said = by_command(capsys, "evaluate", *models, test=data, **options).out
     of_python = {"level": 0.95} | {name: value for name, value in own.items() if value is not None} | QUICK
-    result, told = warned(
+    result, told = noted(
         lambda: distsms.evaluate(model, data if same_in_python is None else same_in_python, **of_python)
     )
     found = json.loads(json.dumps(result.to_dict(), default=float).replace("NaN", "null").replace("Infinity", "null"))
@@ -78,7 +67,7 @@ def table(rows):
 def of_table(table, tmp_path):
     """Return the file of a model of a table, which was trained on half of the rows, with weights and within groups."""
     own = {"label": "y", "weight": "weight", "group": "group", "lam": 1e-2, "solver": "lbfgs", "check": False}
-    (model, _) = warned(lambda: distsms.train(table[:150], within_groups="each", positive="yes", **own))
+    (model, _) = noted(lambda: distsms.train(table[:150], within_groups="each", positive="yes", **own))
     distsms.save_model(tmp_path / "m.h5", model)
     return tmp_path / "m.h5"
 
@@ -93,7 +82,7 @@ ASKED = [
 @pytest.mark.parametrize("own", ASKED, ids=str)
 def test_arrays_text_and_data_sets_are_evaluated_alike(own, rows, tmp_path, capsys):
     X, y, _, _ = rows
-    (model, _) = warned(lambda: distsms.train((X[:150], y[:150]), lam=1e-2, solver="lbfgs"))
+    (model, _) = noted(lambda: distsms.train((X[:150], y[:150]), lam=1e-2, solver="lbfgs"))
     distsms.save_model(tmp_path / "m.h5", model)
     write_data(tmp_path / "d", X, y)
     np.savez(tmp_path / "a.npz", X=X, y=y)
@@ -105,7 +94,7 @@ def test_arrays_text_and_data_sets_are_evaluated_alike(own, rows, tmp_path, caps
         assert result.to_dict() | {"data": ""} == of_set.to_dict() | {"data": ""}
     frame = of_set.frame().set_index("measure")
     assert frame.loc["rocarea", "value"] == of_set["rocarea"] and frame.low.rocarea < of_set["rocarea"]
-    without, _ = warned(lambda: distsms.evaluate(model, (X, y), **{**own, "level": None}))
+    without, _ = noted(lambda: distsms.evaluate(model, (X, y), **{**own, "level": None}))
     levels = {"level", "at", "intervals_at_threshold"} if own.get("level") else set()
     assert {name: without[name] for name in set(without) - levels} == {
         name: of_set[name] for name in set(of_set) - levels
@@ -141,12 +130,12 @@ def test_several_models_and_groups_in_arrays(rows, tmp_path, capsys):
     X, y, weights, groups = rows
     paths = [tmp_path / f"{lam}.h5" for lam in (1e-3, 1.0)]
     for path, lam in zip(paths, (1e-3, 1.0), strict=True):
-        distsms.save_model(path, warned(lambda lam=lam: distsms.train((X, y), lam=lam, solver="lbfgs"))[0])
+        distsms.save_model(path, noted(lambda lam=lam: distsms.train((X, y), lam=lam, solver="lbfgs"))[0])
     write_data(tmp_path / "d", X, y, weights=weights, groups=groups)
     own = {"within_groups": "pairs", "level": 0.9}
     both = evaluated(capsys, paths, tmp_path / "d", own)
     assert len(both.warnings) == 2 and len(both.frame()) == 2 * len(both.models[0].intervals)
-    arrays, _ = warned(lambda: distsms.evaluate(paths, (X, y), weight=weights, group=groups, **own, **QUICK))
+    arrays, _ = noted(lambda: distsms.evaluate(paths, (X, y), weight=weights, group=groups, **own, **QUICK))
     assert [each.measures for each in arrays.models] == [each.measures for each in both.models]
     assert [each.intervals for each in arrays.models] == [each.intervals for each in both.models]
     assert [pair.as_json() for pair in arrays.pairs] == [pair.as_json() for pair in both.pairs]
@@ -155,7 +144,7 @@ def test_several_models_and_groups_in_arrays(rows, tmp_path, capsys):
 def test_scores_are_alike_to_the_bit(rows, table, of_table, tmp_path, capsys):
     rest = table[150:]
     rest.to_csv(tmp_path / "a.csv", index=False)
-    (scores, told) = warned(lambda: distsms.predict(of_table, rest))
+    (scores, told) = noted(lambda: distsms.predict(of_table, rest))
     assert not told
     np.testing.assert_array_equal(distsms.predict(of_table, tmp_path / "a.csv"), scores)
     np.testing.assert_array_equal(distsms.predict(distsms.load_model(of_table), rest[["shop", *"dcba"]]), scores)
@@ -168,7 +157,7 @@ def test_scores_are_alike_to_the_bit(rows, table, of_table, tmp_path, capsys):
 def test_labels_and_probabilities_are_those_of_the_model(rows, tmp_path, capsys):
     X, y, _, _ = rows
     own = {"lam": 1e-2, "solver": "lbfgs", "at": "recall>=0.7", "calibrate": "sigmoid"}
-    (model, _) = warned(lambda: distsms.train((X, y), **own))
+    (model, _) = noted(lambda: distsms.train((X, y), **own))
     distsms.save_model(tmp_path / "m.h5", model)
     write_data(tmp_path / "d", X[y > 0], y[y > 0])
     output = tmp_path / "s.csv"
@@ -182,29 +171,29 @@ def test_labels_and_probabilities_are_those_of_the_model(rows, tmp_path, capsys)
     assert said.err.count("distsms predict: warning: ") == 2  # all rows are positive, or nearly so by their labels
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_the_page_and_its_warnings(in_memory, rows, tmp_path, capsys):
+def test_the_page_and_its_warnings(rows, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     X, y, weights, _ = rows
-    (model, _) = warned(lambda: distsms.train((X, y), lam=1e-2, solver="lbfgs"))
+    (model, _) = noted(lambda: distsms.train((X, y), lam=1e-2, solver="lbfgs"))
     distsms.save_model(tmp_path / "m.h5", model)
     write_data(tmp_path / "d", X, y, weights=weights)
     (tmp_path / "names.txt").write_text("a\nb\nc\nd\n")
     own = {"at": "top=10%", "level": 0.8, **QUICK}
-    pages = [tmp_path / "c.html", tmp_path / "p.html"]
+    pages = [tmp_path / name for name in ("command.html", "set.html", "arrays.html")]
     (tmp_path / "card.toml").write_text('factors = "None that we know of."')
-    more = {"feature_names": tmp_path / "names.txt", "figures": tmp_path / "f", "card": tmp_path / "card.toml"}
-    said = by_command(capsys, "report", tmp_path / "m.h5", test=tmp_path / "d", output=pages[0], **more, **own)
-    data = ((X, y), {"weight": weights, "feature_names": list("abcd")}) if in_memory else (tmp_path / "d", more)
-    of_python = {**data[1], "figures": tmp_path / "f", "card": tmp_path / "card.toml"}
-    (page, told) = warned(lambda: distsms.report(tmp_path / "m.h5", data[0], pages[1], **of_python, **own))
-    assert len(page.figures) > 10 and (page.path, page.size) == (str(pages[1]), pages[1].stat().st_size)
-    assert told == [in_python(line) for line in page.warnings] and "training rows of the model" in told[0]
-    assert "warning   All of these rows were training rows" in said.out and page.to_dict()["path"] == page.path
-    result, _ = warned(lambda: distsms.evaluate(tmp_path / "m.h5", tmp_path / "d", **own))
-    assert page.measures | {"data": ""} == result.to_dict() | {"data": ""}
-    first, second = (lasting(path.read_text(), tmp_path / "d") for path in pages)
-    assert first == second and any("None that we know of." in line for line in first)
+    more = {"figures": tmp_path / "f", "card": tmp_path / "card.toml"}
+    of_set = {"feature_names": tmp_path / "names.txt", **more}
+    said = by_command(capsys, "report", tmp_path / "m.h5", test=tmp_path / "d", output=pages[0], **of_set, **own)
+    assert "warning   All of these rows were training rows" in said.out
+    result, _ = noted(lambda: distsms.evaluate(tmp_path / "m.h5", tmp_path / "d", **own))
+    of_arrays = {"weight": weights, "feature_names": list("abcd"), **more}
+    for path, data, options in ((pages[1], tmp_path / "d", of_set), (pages[2], (X, y), of_arrays)):
+        (page, told) = noted(lambda: distsms.report(tmp_path / "m.h5", data, path, **options, **own))  # noqa: B023
+        assert len(page.figures) > 10 and (page.path, page.size) == (str(path), path.stat().st_size)
+        assert told == [in_python(line) for line in page.warnings] and "training rows of the model" in told[0]
+        assert page.measures | {"data": ""} == result.to_dict() | {"data": ""} and page.to_dict()["path"] == page.path
+    first, *others = (lasting(path.read_text(), tmp_path / "d") for path in pages)
+    assert others == [first, first] and any("None that we know of." in line for line in first)
 
 
 def lasting(page, data):
@@ -217,7 +206,7 @@ def lasting(page, data):
 
 def test_bad_input_is_refused_alike(rows, table, of_table, tmp_path, capsys):
     X, y, weights, _ = rows
-    (model, _) = warned(lambda: distsms.train((X, y), lam=1e-2, solver="lbfgs"))
+    (model, _) = noted(lambda: distsms.train((X, y), lam=1e-2, solver="lbfgs"))
     distsms.save_model(tmp_path / "a.h5", model)
     write_data(tmp_path / "d", X, y, weights=weights)
     table.drop(columns="a").to_csv(tmp_path / "lacks.csv", index=False)

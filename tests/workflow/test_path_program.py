@@ -10,19 +10,26 @@ import h5py
 import numpy as np
 import pytest
 
-from distsms.cli.path import lambdas
+from distsms.models.model import load
 from distsms.workflow.path_result import PathStore
-from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
+from tests.support import simulated_program
+from tests.support.program import TIME_LIMIT, finish, killed, run, start, write_svmlight
 
-pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.by_turns]
+pytestmark = [pytest.mark.serial, pytest.mark.by_turns]
 GRID = ("--lambdas", "1e-1:1e-3", "--folds", 3)
+
+
+def run_here(*words, ranks=1, code=0):
+    """Run `distsms path` on simulated ranks of this process."""
+    return simulated_program.run(ranks, *words, "--solver", "lbfgs", code=code)
 
 
 @pytest.fixture
 def words(tmp_path):
     """Return the beginning of the command line, up to the grid."""
     write_svmlight(tmp_path / "train.svm")
-    run("shard", tmp_path / "train.svm", tmp_path / "data", "--shards", 2, "--normalize", "maxabs")
+    shards = "--shards", 2, "--normalize", "maxabs"
+    simulated_program.run(1, "shard", tmp_path / "train.svm", tmp_path / "data", *shards)
     return ("path", tmp_path / "data", "--output", tmp_path / "out")
 
 
@@ -30,17 +37,10 @@ def points(folder):
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("points/*.json")}
 
 
-def test_lambdas_by_range():
-    assert lambdas("1e-1:1e-4") == [0.1, 0.01, 0.001, 1e-4]
-    assert lambdas("1e-4:1e-2") == [1e-4, 0.001, 0.01]
-    assert lambdas("1e-1:1e-2:3") == [0.1, 0.0316228, 0.01]
-    assert lambdas("3e-5") == [3e-5]
-
-
 def test_the_same_on_one_rank_and_two(words, tmp_path):
-    out = run(*words, *GRID)
-    run(*words[:-1], tmp_path / "two", *GRID, ranks=2)
-    run(*words[:-1], tmp_path / "spread", *GRID, "--step", "spread", ranks=3)
+    out = run_here(*words, *GRID)
+    run_here(*words[:-1], tmp_path / "two", *GRID, ranks=2)
+    run_here(*words[:-1], tmp_path / "spread", *GRID, "--step", "spread", ranks=3)
     one, *others = (json.loads((tmp_path / name / "path.json").read_text()) for name in ("out", "two", "spread"))
     assert len(one["points"]) == 3 * 4
     for other in others:
@@ -53,7 +53,8 @@ def test_the_same_on_one_rank_and_two(words, tmp_path):
     assert f"lambda {one['chosen']['lam']:g}: held-out ROCArea {one['chosen']['mean']:.6f}" in out
     assert "models: 12 proved" in out
     own = next(p for p in one["points"] if p["lam"] == one["chosen"]["lam"] and not p["lane"])
-    found = run_json("evaluate", tmp_path / "out" / "model.h5", tmp_path / "data", "--bootstrap", 0)
+    judged = "evaluate", tmp_path / "out" / "model.h5", tmp_path / "data", "--bootstrap", 0
+    found = simulated_program.run_json(1, *judged)
     assert found["rocarea"] == pytest.approx(own["training"]["rocarea"], abs=1e-12)
     there = PathStore(tmp_path / "out")
     w, info = there.start(0, own["lam"]), there.model(own["lam"]).info
@@ -66,17 +67,18 @@ def test_the_same_on_one_rank_and_two(words, tmp_path):
 
 def test_one_pass_and_a_constant_feature(words, tmp_path):
     words = (*words, *GRID, "--measure", "normal-auc")
-    out = run(*words, "--bias", 2, "--memory", "400MiB")
+    out = run_here(*words, "--bias", 2, "--memory", "400MiB")
     assert "0 evaluations in 2 passes over the data" in out and "models: 12 proved" in out
     assert PathStore(tmp_path / "out").model(0.1).bias == 0.0
-    assert "bias: there 2.0, now none" in run(*words, code=1)
+    assert "bias: there 2.0, now none" in run_here(*words, code=1)
     bias = {}
     for name, value in (("usual", ()), ("one", ("--bias",)), ("ten", ("--bias", 10))):
-        run(*words[:3], tmp_path / name, "--measure", "logistic", "--lambdas", 0.1, "--folds", 0, *value)
+        run_here(*words[:3], tmp_path / name, "--measure", "logistic", "--lambdas", 0.1, "--folds", 0, *value)
         bias[name] = PathStore(tmp_path / name).model(0.1).bias
     assert bias["usual"] == bias["one"] != bias["ten"]
 
 
+@pytest.mark.e2e
 def test_killed_and_resumed(words, tmp_path):
     killed(10, *words, *GRID)
     before = points(tmp_path / "out")
@@ -97,53 +99,42 @@ def test_killed_and_resumed(words, tmp_path):
 
 
 def test_grown_refused_and_limited(words, tmp_path):
-    run(*words, *GRID, "--max-evaluations", 2, code=4)
+    run_here(*words, *GRID, "--max-evaluations", 2, code=4)
     assert {one["result"]["status"] for one in points(tmp_path / "out").values()} == {"limit"}
-    out = run(*words, *GRID)
-    assert "points are there" not in out
+    assert "points are there" not in run_here(*words, *GRID)
     first = points(tmp_path / "out")
-    out = run(*words, "--lambdas", "3e-2", "--folds", 3, "--rule", "one-se")
+    run_here(*words, "--lambdas", "3e-2", "--folds", 3, "--rule", "one-se")
     assert len(points(tmp_path / "out")) == 16
     assert {name: one for name, one in points(tmp_path / "out").items() if name in first} == first
     found = json.loads((tmp_path / "out" / "path.json").read_text())
     assert found["rule"] == "one-se"
     assert found["chosen"]["lam"] == found["high"]["lam"] >= found["best"]["lam"]
-    assert "folds: there 3, now 4" in run(*words, "--folds", 4, code=1)
-    assert "seed: there 0, now 1" in run(*words, *GRID, "--seed", 1, code=1)
-    assert "epsilon: there 0.001, now 0.01" in run(*words, *GRID, "--epsilon", 1e-2, code=1)
-    assert "would overwrite" in run(*words[:-1], tmp_path / "data" / "here", code=1)
-    assert "not a path" in run(*words[:-1], tmp_path, code=1)
-
-
-def test_a_lambda_that_says_nothing_is_passed_over_and_named(words, tmp_path):
-    """At 1e9 the gap is proved at w = 0, where all scores are equal."""
-    out = run(*words, "--lambdas", 1e9, 1e-1, "--folds", 3)
-    assert "no better than chance" in out and "chosen    lambda 0.1" in out
-    found = json.loads((tmp_path / "out" / "path.json").read_text())
-    assert found["chosen"]["lam"] == 0.1
-    assert found["faults"] == [{"lam": 1e9, "why": "no better than chance"}]
-    assert PathStore(tmp_path / "out").model(0.1).info["J"] < 0.9
+    assert "folds: there 3, now 4" in run_here(*words, "--folds", 4, code=1)
+    assert "seed: there 0, now 1" in run_here(*words, *GRID, "--seed", 1, code=1)
+    assert "epsilon: there 0.001, now 0.01" in run_here(*words, *GRID, "--epsilon", 1e-2, code=1)
+    assert "would overwrite" in run_here(*words[:-1], tmp_path / "data" / "here", code=1)
+    assert "not a path" in run_here(*words[:-1], tmp_path, code=1)
 
 
 def test_several_betas_and_the_best_of_them(words, tmp_path):
     betas = (*words, *GRID, "--measure", "pauc@0.3,0.6")
-    assert "name it, such as --select tpr@fpr=0.01" in run(*betas, code=1)
-    out = run(*betas, "--select", "tpr@fpr=0.3")
+    assert "name it, such as --select tpr@fpr=0.01" in run_here(*betas, code=1)
+    out = run_here(*betas, "--select", "tpr@fpr=0.3")
     found = json.loads((tmp_path / "out" / "betas.json").read_text())
     assert list(found["choices"]) == ["rocarea", "pauc@0.6", "pauc@0.3"]
     assert found["best"] == max(found["choices"], key=lambda name: found["choices"][name]["mean"])
     assert f"best      {found['best']}, lambda {found['choices'][found['best']]['lam']:g}" in out
     own = json.loads((tmp_path / "out" / "paths" / found["best"] / "path.json").read_text())
-    info = run_json("info", tmp_path / "out" / "model.h5")
+    info = load(tmp_path / "out" / "model.h5").info
     assert info["measure"] == found["best"] and info["lambda"] == own["chosen"]["lam"]
-    assert run(*betas, "--select", "tpr@fpr=0.3").count("0 evaluations in 0 passes") == 3
-    assert "select: there" in run(*betas, "--select", "pauc@0.3", code=1)
+    assert run_here(*betas, "--select", "tpr@fpr=0.3").count("0 evaluations in 0 passes") == 3
+    assert "select: there" in run_here(*betas, "--select", "pauc@0.3", code=1)
 
 
 def test_several_l1_and_the_best_of_them(words, tmp_path):
     several = (*words, "--lambdas", "1e-1", "1e-2", "--folds", 3, "--l1", "1e-1", "1e-2", "0")
-    assert "give at least 2 --folds" in run(*words, "--l1", "1e-1:1e-2", "--folds", 0, code=1)
-    out = run(*several)
+    assert "give at least 2 --folds" in run_here(*words, "--l1", "1e-1:1e-2", "--folds", 0, code=1)
+    out = run_here(*several)
     found = json.loads((tmp_path / "out" / "l1.json").read_text())
     assert list(found["choices"]) == ["0.1", "0.01", "0"]
     assert found["best"] == max(found["choices"], key=lambda name: found["choices"][name]["mean"])
@@ -157,33 +148,34 @@ def test_several_l1_and_the_best_of_them(words, tmp_path):
         assert chosen.info["l1"] == float(name)
         assert np.count_nonzero(chosen.w) == chosen.info["nonzeros"] == found["nonzeros"][name]
     assert found["nonzeros"]["0.1"] < found["nonzeros"]["0.01"] <= 10
-    assert run(*several).count("0 evaluations in 0 passes") == 3
+    assert run_here(*several).count("0 evaluations in 0 passes") == 3
     dense = tmp_path / "dense"
-    out = run(*words[:-1], dense, *several[len(words) : -3], 1, 0)  # l1 = 1 leaves nothing, so that 0 wins
+    out = run_here(*words[:-1], dense, *several[len(words) : -3], 1, 0)  # l1 = 1 leaves nothing, so that 0 wins
     assert "best      l1 0, lambda" in out and "10 coefficients are not 0" in out
     sizes = json.loads((dense / "l1.json").read_text())["nonzeros"]
-    assert sizes == {"1": 0, "0": run_json("info", dense / "model.h5")["nonzeros"]}
-    simple = run(*several, "--rule", "one-se", "--output", tmp_path / "simple")
+    assert sizes == {"1": 0, "0": np.count_nonzero(load(dense / "model.h5").w)}
+    simple = run_here(*several, "--rule", "one-se", "--output", tmp_path / "simple")
     means = found["choices"]
     best = max(means.values(), key=lambda mean: mean["mean"])
     largest = next(name for name, mean in means.items() if mean["mean"] >= best["mean"] - best["error"])
     assert f"best      l1 {largest}," in simple
 
 
-def test_too_few_positives_for_the_folds(words, tmp_path):
+def test_too_few_positives_for_the_folds(tmp_path):
     write_svmlight(tmp_path / "few.svm", positive=0.0)
-    run("shard", tmp_path / "few.svm", tmp_path / "few")
-    for ranks in (None, 2):
-        err = run("path", tmp_path / "few", "--output", tmp_path / "none", code=1, ranks=ranks)
-        assert "there are only 1 positive ones; give fewer --folds" in err
+    simulated_program.run(1, "shard", tmp_path / "few.svm", tmp_path / "few")
+    words = "path", tmp_path / "few", "--output", tmp_path / "none"
+    for ranks in (1, 2):
+        assert "there are only 1 positive ones; give fewer --folds" in run_here(*words, code=1, ranks=ranks)
     # Nothing was solved there, so that the folder can be used for another problem.
-    out = run("path", tmp_path / "few", "--output", tmp_path / "none", "--folds", 0, "--lambdas", 0.1)
+    out = run_here(*words, "--folds", 0, "--lambdas", 0.1)
     assert "models: 1 proved" in out
     assert not (tmp_path / "none" / "model.h5").exists()
     with h5py.File(tmp_path / "none" / "points" / "0.1_all.h5") as f:
         assert np.isfinite(f["w"][:]).all()
 
 
+@pytest.mark.e2e
 def test_a_signal_and_the_time_limit_end_in_order(words, tmp_path):
     endless = ("--epsilon", "1e-13", "--solver", "bmrm-linesearch", "--max-evaluations", "1e7", *GRID)
     process = start(*words, *endless)

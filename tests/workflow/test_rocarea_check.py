@@ -108,10 +108,9 @@ def test_a_good_model_is_not_warned_of_even_where_J_is_near_that_of_zero(comm):
 
 
 def test_a_model_that_ranks_clearly_worse_is_told_so_with_exit_code_0(comm):
-    """A wide column says a little of the head, and PRBEP with a bound on w takes nothing else."""
-    X, y = rare(n=6000, shift=1.5, seed=3)
-    own = train(comm, X, y, "prbep")
-    trained = replace(own, scores=replace(own.scores, chance=""), check=replace(own.check))
+    """As it would be said of a model that is not no better than chance."""
+    own = train(comm, *rare(shift=1.5, seed=3), "prbep")
+    trained = replace(own, scores=replace(own.scores, chance=""))
     (warning,) = trained.warnings()
     assert trained.exit_code == EXIT_OK
     assert warning.startswith("This model ranks clearly worse than a quick ROCArea model, which has")

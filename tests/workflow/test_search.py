@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 import distsms
-from distsms import cli
 from distsms.__main__ import main
 from distsms.base.errors import InputError, StoppedError
 from distsms.base.measures import Measure
@@ -28,6 +27,7 @@ from distsms.workflow.train import train
 from tests.support.conversion import convert
 from tests.support.program import finish, start
 from tests.support.simulated import run_ranks
+from tests.workflow.faces import run
 from tests.workflow.test_faces import by_command, in_python, same
 
 pytestmark = pytest.mark.serial
@@ -116,23 +116,25 @@ def test_the_columns_are_kept_if_nothing_is_clearly_better():
 def test_what_does_not_fit_into_the_budget_is_left_out(monkeypatch):
     monkeypatch.setattr(search, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(search, "TIMES", 0.0)
-    model = distsms.train(interacting(), label="label")
+    model = distsms.train(interacting(), label="label", solver="lbfgs")
     found = model.info["search"]
     assert [each["features"] for each in found["tried"]] == ["raw", "raw"] and found["winner"]["features"] == "raw"
     assert found["left_out"] == dict.fromkeys(candidates_of(interacting()), "there was no time to try it")
-    same(distsms.train(interacting(), label="label", search=0), model, but=("search", "data"))
+    same(distsms.train(interacting(), label="label", solver="lbfgs", search=0), model, but=("search", "data"))
 
 
 def candidates_of(frame):
     return ["bins=32", "bins=32,crosses=all", "trees=100,min-leaf=10", "bins=32,crosses=all,trees=100,min-leaf=10"]
 
 
-def test_few_rows_are_not_searched_unless_that_is_said(caplog):
+def test_few_rows_are_not_searched_unless_that_is_said(caplog, monkeypatch):
     few = interacting(400)
     with caplog.at_level(logging.INFO, "distsms"):
-        assert "search" not in distsms.train(few, label="label").info
+        assert "search" not in distsms.train(few, label="label", solver="lbfgs").info
     assert "few to compare features; search=TIME does" in caplog.text
-    assert "search" in distsms.train(few, label="label", search=300).info
+    no_better = lambda trials, features: ([tried(features, "rocarea", 0.5, 0.5, 0.5)], "")  # noqa: E731
+    monkeypatch.setattr(search.Trials, "of_features", no_better)
+    assert "search" in distsms.train(few, label="label", solver="lbfgs", search=300).info
 
 
 REFUSED = {
@@ -198,7 +200,7 @@ def test_other_data_than_tables(tmp_path):
 
 
 def test_ranks_share_the_candidates_and_choose_alike(tmp_path):
-    interacting().to_csv(tmp_path / "a.csv", index=False)
+    interacting(400).to_csv(tmp_path / "a.csv", index=False)
 
     def on_ranks(comm):
         request = TrainRequest(tmp_path / "a.csv", reading={"label": "label"}, search=300.0, solver="lbfgs")
@@ -317,10 +319,9 @@ def test_candidates_that_take_long_or_know_labels(tmp_path, monkeypatch):
 def test_the_lines_of_a_search(tmp_path, monkeypatch, capsys):
     """They name the user's file, also with features in a temporary folder, and say what was left out."""
     monkeypatch.setattr(search, "MOST_COLUMNS", 5)
-    interacting().to_csv(tmp_path / "a.csv", index=False)
+    interacting(300).to_csv(tmp_path / "a.csv", index=False)
     words = [str(tmp_path / "a.csv"), "--label", "label", "--search", "300s", "--solver", "lbfgs", "--no-report"]
-    args = cli.parse(["train", *words, "--output", str(tmp_path / "m.h5")])
-    args.run(args, ALONE)
+    run("train", *words, "--output", tmp_path / "m.h5")
     printed = " ".join(capsys.readouterr().out.split())
     assert re.search(rf" data {tmp_path}/a.csv: \d+ training rows", printed)
     assert "trees=100,min-leaf=10 left out: 6 columns are many" in printed
@@ -363,7 +364,7 @@ def test_what_does_not_fit_into_the_memory_is_left_out(monkeypatch):
         return with_features(rows, features, *rest)
 
     monkeypatch.setattr(search.SampleRows, "with_features", short_of_memory)
-    outcome = distsms.train(interacting(), label="label", search=300).info["search"]
+    outcome = distsms.train(interacting(300), label="label", solver="lbfgs", search=300).info["search"]
     crossed = [features for features in candidates_of(None) if "crosses" in features]
     assert outcome["left_out"] == dict.fromkeys(crossed, "there was not enough memory to try it")
     assert {each["features"] for each in outcome["tried"]} == {"raw", "bins=32", "trees=100,min-leaf=10"}
@@ -421,8 +422,7 @@ def test_a_signal_during_the_search(tmp_path):
 def test_a_time_that_is_too_short_for_the_columns_leaves_the_search_out(tmp_path, capsys):
     straight().to_csv(tmp_path / "a.csv", index=False)
     words = [str(tmp_path / "a.csv"), "--label", "label", "--solver", "lbfgs", "--no-report", "--search", "0.0001"]
-    args = cli.parse(["train", *words, "--output", str(tmp_path / "m.h5")])
-    args.run(args, ALONE)
+    run("train", *words, "--output", tmp_path / "m.h5")
     printed = " ".join(capsys.readouterr().out.split())
     assert "for at most 0.0001 s" in printed
     assert "search left out: the columns were not tried to the end: there was no time" in printed

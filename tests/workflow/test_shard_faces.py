@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -11,14 +10,14 @@ import pytest
 from scipy import sparse
 
 import distsms
-from distsms import cli
-from distsms.base.errors import ColumnWarning, InputError, ModelWarning
+from distsms.base.errors import ColumnWarning, InputError
 from distsms.base.wording import in_python
 from distsms.ingest import file_names
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.manifest import MANIFEST
 from distsms.workflow import shard as workflow
+from tests.workflow.faces import noted, run, words_of
 
 pytestmark = pytest.mark.serial
 WORDS = {"hashed": "hash", "n_shards": "shards", "n_features": "columns"}
@@ -43,24 +42,12 @@ def visits(n=300, seed=0):
 
 def by_command(folder, inputs, capsys, **options):
     """Run `distsms shard`; return what the request gave, with the warnings as they were printed."""
-    words = ["shard", *map(str, inputs), str(folder)]
-    for name, value in options.items():
-        values = value if isinstance(value, list) else [value]
-        if isinstance(value, tuple):
-            values = [",".join(map(str, value))]
-        if isinstance(value, dict):
-            values = [f"{key}:{each}" for key, each in value.items()]
-        words += [f"--{WORDS.get(name, name).replace('_', '-')}", *([] if value is True else map(str, values))]
-    args = cli.parse(words)
-    assert args.run(args, Communicator()) == 0
+    assert run("shard", *inputs, folder, *words_of(options, **WORDS)) == 0
     return capsys.readouterr()
 
 
 def in_program(folder, data, **options):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = distsms.shard(data, folder, **options)
-    return result, [str(one.message) for one in caught if one.category is ModelWarning]
+    return noted(lambda: distsms.shard(data, folder, **options))
 
 
 def files(folder):
@@ -167,11 +154,11 @@ REFUSED = [
 def test_bad_input_is_refused_alike(tmp_path, capsys, options, words):
     visits().to_csv(tmp_path / "data--old.csv", index=False)
     messages = []
-    for run, name in ((by_command, "a"), (in_program, "a")):
-        more = (capsys,) if run is by_command else ()
+    for call, name in ((by_command, "a"), (in_program, "a")):
+        more = (capsys,) if call is by_command else ()
         data = tmp_path / "data--old.csv"
         with pytest.raises(InputError) as refused:
-            run(tmp_path / name, [data] if more else data, *more, **options)
+            call(tmp_path / name, [data] if more else data, *more, **options)
         messages.append(refused.value.message)
         assert not (tmp_path / name).exists()
     assert in_python(messages[0]) == messages[1] and words in messages[1]
