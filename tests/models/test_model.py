@@ -123,6 +123,7 @@ def test_killed_at_any_moment_the_file_is_old_or_new(tmp_path):
         child.start()
         assert written.wait(60)
         time.sleep(random.Random(seed).random() * 0.05)
+        assert child.is_alive()
         child.kill()
         child.join()
         found = model.load(path)
