@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scripts import precompile
 from scripts.benchmarks.first_run import kernels_of, measured
-from scripts.precompile import FIRST, make_data
 
 pytestmark = [pytest.mark.serial, pytest.mark.e2e, pytest.mark.by_turns]
 
@@ -13,14 +13,18 @@ pytestmark = [pytest.mark.serial, pytest.mark.e2e, pytest.mark.by_turns]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("first")
-    make_data(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precompile, "run", lambda *_: None)  # shards and models are not needed here
+        precompile.make_data(path)
     return path
 
 
-@pytest.mark.parametrize("name, most", [("plain", 22), ("svmlight", 18), ("fit", 13), ("table", 22)])
+@pytest.mark.parametrize(
+    "name, most", [pytest.param("plain", 22, marks=pytest.mark.slow), ("svmlight", 18), ("fit", 13), ("table", 22)]
+)
 def test_a_first_run_compiles_few_kernels_and_each_of_them_once(name, most, folder):
     """Types that a run does not need would show as a second version, and what it does not call as one more kernel."""
-    first, second = (measured(FIRST[name], folder, name) for _ in range(2))
+    first, second = (measured(precompile.FIRST[name], folder, name) for _ in range(2))
     kernels = kernels_of(first["versions"])
     print(f"{name}: {len(kernels)} kernels, {first['seconds'] - second['seconds']:.1f} s of the processor")
     assert 0 < len(set(kernels)) == len(kernels) <= most, kernels

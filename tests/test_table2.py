@@ -50,6 +50,7 @@ def test_each_set_has_its_lines(found):
     assert f"| {1e9 * seconds / nonzeros:.2f} | 1 MiB |" in every[0]
 
 
+@pytest.mark.by_turns
 def test_courses_are_thinned_and_drawn(found):
     course = found[0]["course"]
     assert len(course["best_J"]) <= table2.POINTS and course["evaluation"][-1] == 59

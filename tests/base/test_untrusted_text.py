@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,24 +9,22 @@ from distsms.__main__ import main
 from distsms.base.wording import harmless_cell, printable
 
 
-@pytest.mark.parametrize("number", ["-0.5", "-12", "+3", "-.5e-7", "0", "-1.", "12345678901234567890"])
-def test_numbers_stay_as_they_are(number):
-    assert harmless_cell(number) == number
+def test_numbers_stay_as_they_are():
+    for number in ["-0.5", "-12", "+3", "-.5e-7", "0", "-1.", "12345678901234567890"]:
+        assert harmless_cell(number) == number
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["=1+1", "+49 123", "-", "-a", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "-1+1", "=-5", "+", "--5", "-1-"]
-    + [f"{sign}1+1" for sign in "\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b"],
-)
-def test_what_could_be_a_formula_gets_an_apostrophe(text):
-    assert harmless_cell(text) == "'" + text
-    assert harmless_cell(f"a;{text}") == f"a;'{text}"  # where a semicolon ends a cell
+def test_what_could_be_a_formula_gets_an_apostrophe():
+    texts = ["=1+1", "+49 123", "-", "-a", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "-1+1", "=-5", "+", "--5", "-1-"]
+    texts += [f"{sign}1+1" for sign in "\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b"]
+    for text in texts:
+        assert harmless_cell(text) == "'" + text
+        assert harmless_cell(f"a;{text}") == f"a;'{text}"  # where a semicolon ends a cell
 
 
-@pytest.mark.parametrize("text", ["row 1", "a=b", "ä@b", "1-2", "", " =1", "日本"])
-def test_other_text_stays_as_it_is(text):
-    assert harmless_cell(text) == text == printable(text)
+def test_other_text_stays_as_it_is():
+    for text in ["row 1", "a=b", "ä@b", "1-2", "", " =1", "日本"]:
+        assert harmless_cell(text) == text == printable(text)
 
 
 @given(st.text())

@@ -108,7 +108,7 @@ def test_a_model_says_the_file_that_repeats_its_run(tmp_path):
     rows = "".join(f"{(-1) ** i} 1:{i % 7} 2:{2 * (i % 2) + i % 3}\n" for i in range(40))
     (tmp_path / "rows.svm").write_text(rows, encoding="utf-8")
     first, second = tmp_path / "first.h5", tmp_path / "second.h5"
-    run("train", tmp_path / "rows.svm", "--lambda", "1e-2", "--no-report", "--output", first)
+    run("train", tmp_path / "rows.svm", "--lambda", "1e-2", "--solver", "lbfgs", "--no-report", "--output", first)
     text = run("info", first, "--config")
     (tmp_path / "run.toml").write_text(text, encoding="utf-8")
     run("train", "--config", tmp_path / "run.toml", "--output", second)

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from distsms.models import model
+from tests.support import simulated_program
 from tests.support.program import run, run_json, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.by_turns]
@@ -23,9 +24,9 @@ def data(tmp_path_factory):
 
 
 def test_train_and_predict_on_ranks(data, tmp_path):
-    words = ("train", data, "--lambda", "1e-2", "--epsilon", "1e-6", *ASKED)
+    words = ("train", data, "--lambda", "1e-2", "--epsilon", "1e-6", "--solver", "lbfgs", *ASKED)
     told = run(*words, "--output", tmp_path / "one.h5")
-    run(*words, "--output", tmp_path / "three.h5", ranks=3)
+    simulated_program.run(3, *words, "--output", tmp_path / "three.h5")
     assert (
         "folds     5 more models" in told and "decision  recall>=0.6: threshold" in told and "curve     sigmoid" in told
     )
@@ -36,7 +37,7 @@ def test_train_and_predict_on_ranks(data, tmp_path):
     assert "recall>=0.6: threshold" in run("info", tmp_path / "one.h5")
     wanted = ("predict", tmp_path / "one.h5", data, "--labels", "--probability")
     run(*wanted, "--output", tmp_path / "a.csv")
-    run(*wanted, "--output", tmp_path / "b.csv", ranks=3)
+    simulated_program.run(3, *wanted, "--output", tmp_path / "b.csv")
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
     with open(tmp_path / "a.csv") as file:
         rows = list(csv.DictReader(file))
@@ -44,10 +45,10 @@ def test_train_and_predict_on_ranks(data, tmp_path):
 
 
 def test_path_and_a_condition_that_is_added_later(data, tmp_path):
-    words = ("path", data, "--lambdas", "1e-1:1e-2", "--folds", 3, "--output", tmp_path / "out")
+    words = ("path", data, "--lambdas", "1e-1:1e-2", "--folds", 3, "--solver", "lbfgs", "--output", tmp_path / "out")
     run(*words)
     assert not model.load(tmp_path / "out" / "model.h5").has_decision
-    told = run(*words, *ASKED, ranks=2)
+    told = simulated_program.run(2, *words, *ASKED)
     assert "6 points are there" in told or "8 points are there" in told
     found = model.load(tmp_path / "out" / "model.h5")
     assert found.info["decision"]["tpr"] >= 0.6 and found.threshold == found.info["decision"]["threshold"]
@@ -55,11 +56,3 @@ def test_path_and_a_condition_that_is_added_later(data, tmp_path):
     chosen = json.loads((tmp_path / "out" / "path.json").read_text())["chosen"]["lam"]
     assert found.info["lambda"] == chosen
     assert "give at least 2 folds" in run(*words[:4], "--folds", 0, *ASKED, "--output", tmp_path / "no", code=1)
-
-
-def test_what_cannot_be_done_is_refused_in_words(data, tmp_path):
-    words = ("train", data, "--lambda", "1e-2", "--output", tmp_path / "m.h5")
-    assert "top=0.5%" in run(*words, "--at", "top=100", code=1)
-    run(*words)
-    assert "--at" in run("predict", tmp_path / "m.h5", data, "--labels", code=1)
-    assert "--calibrate" in run("predict", tmp_path / "m.h5", data, "--probability", code=1)

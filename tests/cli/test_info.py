@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
 import numpy as np
 import pytest
 
+from distsms import cli
 from distsms.base.errors import InputError
 from distsms.cli import info
 from distsms.models import model
@@ -33,21 +33,17 @@ pytestmark = pytest.mark.serial
 @pytest.mark.parametrize("others", [[], ["."]])
 def test_a_folder_of_another_command_is_named_with_the_command_that_reads_it(tmp_path, identity, advice, others):
     (tmp_path / identity).write_text("{}")
-    args = argparse.Namespace(
-        paths=[str(tmp_path), *others], verify=False, usage=False, json=False, config=False, all=False, columns=False
-    )
+    args = cli.parse(["info", str(tmp_path), *others])
     with pytest.raises(InputError, match=f"{tmp_path}: is .*neither a data set nor a model.*{advice}"):
-        info.run(args, None)
+        args.run(args, None)
 
 
-@pytest.mark.parametrize("columns", [False, True])
-def test_a_file_of_rows_is_neither_a_data_set_nor_a_model(tmp_path, columns):
+@pytest.mark.parametrize("more", [[], ["--columns"]])
+def test_a_file_of_rows_is_neither_a_data_set_nor_a_model(tmp_path, more):
     (tmp_path / "a.csv").write_text("x,y\n1,0\n")
-    args = argparse.Namespace(
-        paths=[str(tmp_path / "a.csv")], verify=False, usage=False, json=False, config=False, all=False, columns=columns
-    )
+    args = cli.parse(["info", str(tmp_path / "a.csv"), *more])
     with pytest.raises(InputError, match=r"a\.csv: is neither a data set nor a model; `distsms shard` makes"):
-        info.run(args, None)
+        args.run(args, None)
 
 
 def test_what_is_nested_has_a_line_for_each_part():
@@ -72,11 +68,10 @@ def test_a_model_says_what_matters_first_and_all_of_its_columns_on_request(tmp_p
     )
     base = {"label_map": {"+1": "yes", "-1": "no"}, "zero_based": False, "threshold": 0.0, "settings": {"planes": 7}}
     model.save(tmp_path / "a.h5", model.Model(np.ones(table.p), base, table))
-    parser = argparse.ArgumentParser()
-    info.add_arguments(parser)
 
     def shown(*words):
-        info.run(parser.parse_args([str(tmp_path / "a.h5"), *words]), None)
+        args = cli.parse(["info", str(tmp_path / "a.h5"), *words])
+        args.run(args, None)
         return capsys.readouterr().out
 
     first, everything, columns = shown(), shown("--all"), shown("--columns").splitlines()
@@ -98,7 +93,7 @@ def test_a_model_says_what_matters_first_and_all_of_its_columns_on_request(tmp_p
 def test_training_names_columns_with_very_many_values(tmp_path):
     lines = [f"{k % 7},c{k % 120},{int(k % 7 > 3)}\n" for k in range(480)]
     (tmp_path / "a.csv").write_text("x,city,y\n" + "".join(lines))
-    words = ["--label", "y", "--lambda", "1", "--no-report", "--output", tmp_path / "m.h5"]
+    words = ["--label", "y", "--lambda", "1", "--solver", "lbfgs", "--no-report", "--output", tmp_path / "m.h5"]
     told = " ".join(program.run("train", tmp_path / "a.csv", *words).split())
     assert "note city: 120 of 121 features. Few rows have each value" in told
 
@@ -111,14 +106,12 @@ def test_a_useless_model_says_so_and_what_to_use_instead(tmp_path, capsys, monke
         ("old", {"J_at_zero": 1.0}),
     ):
         model.save(tmp_path / name, model.Model(np.zeros(2), base | known))
-    args = argparse.Namespace(
-        paths=[str(tmp_path / "useless")], verify=False, usage=False, json=False, config=False, all=False, columns=False
-    )
-    info.run(args, None)
+    args = cli.parse(["info", str(tmp_path / "useless")])
+    args.run(args, None)
     assert capsys.readouterr().out.endswith("\nwarning   This model ranks no better than chance.\n")
     args.paths = [str(tmp_path / name) for name in ("useless", "good", "old")]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    info.run(args, None)
+    args.run(args, None)
     _, _, useless, good, old, *rest = capsys.readouterr().out.splitlines()
     assert "proved, vacuous" in useless
     assert "vacuous" not in good and "J(0)" not in good and "proved, J(0)" in old

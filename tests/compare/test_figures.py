@@ -17,7 +17,7 @@ from scripts.compare import figures
 from scripts.compare.grid import RunSpec, RunStore
 from tests.support.problems import made
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.by_turns]
 METHODS = [("lmvm", None), ("lmvm", 10.0), ("lmvm", 1000.0), ("agm", None), ("agm", 10.0), ("bmrm", None)]
 
 
@@ -134,7 +134,6 @@ def test_test_rows_without_a_measure_do_no_harm(tmp_path):
     path.write_text(path.read_text().replace('"rocarea": 0.5', '"rocarea": null'))
     axes = drawn(RunStore(tmp_path).all_finished(), figures.TESTED)
     assert not any(len(line.get_ydata()) for line in axes.lines)
-    assert figures.draw(RunStore(tmp_path).all_finished(), "a set", tmp_path / "figures")
 
 
 def test_the_lower_bound_figure(tmp_path):

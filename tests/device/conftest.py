@@ -9,7 +9,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 import numba
-import pytest
 
 
 def usable() -> bool:
@@ -25,14 +24,3 @@ def usable() -> bool:
 
 OF_DEVICE = ["test_products.py", "test_losses.py", "test_training.py"]
 collect_ignore = [] if usable() else OF_DEVICE
-
-
-@pytest.fixture(params=["usual", "other"])
-def threads(request, monkeypatch):
-    """The usual numbers of threads and blocks, and others."""
-    if request.param == "other":
-        from distsms.device import runtime
-
-        monkeypatch.setattr(runtime, "THREADS", max(3, runtime.THREADS // 4 + 1))
-        monkeypatch.setattr(runtime, "BLOCKS", 3)
-    return request.param

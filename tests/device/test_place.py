@@ -1,10 +1,6 @@
-"""What is said where no device can be driven; numba.cuda is loaded only for who asks for a device."""
+"""What is said where no device can be driven."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
 
 import numba
 import pytest
@@ -41,11 +37,3 @@ def test_ranks_may_not_go_on_without_others():
     comm.failures = (RuntimeError,)
     with pytest.raises(InputError, match=r"does not go on when a rank dies\. Leave out --survive"):
         place.place_of("cuda", ROCAREA, comm)
-
-
-def test_numba_cuda_is_not_loaded_unless_asked():
-    program = (
-        "import sys, distsms; distsms.train(([[1.0], [0.0]], [1, -1]), lam=0.1, solver='lbfgs');"
-        "sys.exit(any(name.startswith(('numba.cuda.', 'numba_cuda', 'distsms.device.r')) for name in sys.modules))"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"})

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -65,6 +66,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@cache
 def blocks(page: Path) -> list[Block]:
     """Each fenced block of a page, with the number of its first line."""
     text = page.read_text(encoding="utf-8")
@@ -112,6 +114,17 @@ def quicker(commands: str) -> str:
     return re.sub(r"(distsms baseline \S+)", r"\1 --tree-fits 2", commands)
 
 
+@cache
+def python() -> Path:
+    """Return a Python whose `-m distsms` is forked, for scripts, which start the program so."""
+    path, program = forked.programs() / "python-of-scripts", forked.programs() / "distsms"
+    path.write_text(
+        f'#!/bin/sh\nif [ "$1 $2" = "-m distsms" ]; then shift 2; exec {program} "$@"; fi\nexec {sys.executable} "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
 def run(commands: str, folder: Path) -> None:
     """Run commands in a folder as a user of a clone would in bash; the first that fails ends them."""
     for there in ("scripts", "tests", "jobs", "docs", ".venv", "setup.cfg"):
@@ -123,7 +136,7 @@ def run(commands: str, folder: Path) -> None:
         env={
             **os.environ,
             "PATH": f"{forked.programs()}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "DISTSMS_PYTHON": sys.executable,  # what is installed stays as it is
+            "DISTSMS_PYTHON": str(python()),  # what is installed stays as it is
         },
         capture_output=True,
         text=True,

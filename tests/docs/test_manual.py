@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ COMMANDS = cli.COMMANDS
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 RUN, NOT_RUN, OUTPUT = {"sh", "python"}, "console", {"text", "csv", "json", "toml"}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"(?:^|\$ |exec |sif |-n \d+ )distsms ([a-z]+)\b([^\n]*)", re.M)
 
 pytestmark = pytest.mark.serial
 
 
+@cache
 def help_of(command: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
@@ -33,37 +36,36 @@ def options_of(command: str) -> set[str]:
     return set(OPTION.findall(help_of(command)))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_explained(command):
-    """The directive {command} prints the whole help of a command; a page without it has to name each option."""
-    page = (ROOT / "docs" / "reference" / f"{command}.md").read_text(encoding="utf-8")
-    if f"```{{command}} {command}\n" not in page:
-        assert options_of(command) - set(OPTION.findall(page)) == {"--help"}
+def test_the_page_of_a_command_has_its_whole_help():
+    """By the directive {command}; test_extensions.py shows that it prints every option."""
+    for command in COMMANDS:
+        page = (ROOT / "docs" / "reference" / f"{command}.md").read_text(encoding="utf-8")
+        assert f"```{{command}} {command}\n" in page, command
 
 
-@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_commands_that_are_shown_exist(page):
+def test_commands_that_are_shown_exist():
     """In blocks, and in the text as `distsms COMMAND`."""
-    shown = [text for _, language, text in pages.blocks(page) if language in RUN | {NOT_RUN}]
-    shown += re.findall(r"`([^`]+)`", without_blocks(page))
-    for command, words in re.findall(r"(?:^|\$ |exec |sif |-n \d+ )distsms ([a-z]+)\b([^\n]*)", "\n".join(shown), re.M):
-        assert command in COMMANDS, command
-        words = re.split(r"#|\|| -- | \$\(|\(", words)[0]
-        assert set(OPTION.findall(words)) <= options_of(command), words
+    for page in pages.PAGES:
+        shown = [text for _, language, text in pages.blocks(page) if language in RUN | {NOT_RUN}]
+        shown += re.findall(r"`([^`]+)`", without_blocks(page))
+        for command, words in COMMAND.findall("\n".join(shown)):
+            where = f"{pages.name(page)}: distsms {command}{words}"
+            assert command in COMMANDS, where
+            words = re.split(r"#|\|| -- | \$\(|\(", words)[0]
+            assert set(OPTION.findall(words)) <= options_of(command), where
 
 
-@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_blocks_are_run_or_say_why_not(page):
-    for line, language, text in pages.blocks(page):
-        where = f"{pages.name(page)}, line {line}"
-        assert language in RUN | OUTPUT | {NOT_RUN} or language.startswith("{"), f"{where}: {language!r}"
-        if language in OUTPUT:
-            assert not re.search(r"^(\$ )?(mpirun|distsms|python|pip|scripts/\w+) \S", text, re.M), (
-                f"{where}: fence it as sh"
-            )
-        if language == NOT_RUN:
-            assert text.startswith("$ "), f"{where}: commands begin with '$ '"
-            assert any(text.startswith(f"$ {words}") for words in pages.NOT_RUN), f"{where}: no reason in NOT_RUN"
+def test_blocks_are_run_or_say_why_not():
+    for page in pages.PAGES:
+        for line, language, text in pages.blocks(page):
+            where = f"{pages.name(page)}, line {line}"
+            assert language in RUN | OUTPUT | {NOT_RUN} or language.startswith("{"), f"{where}: {language!r}"
+            if language in OUTPUT:
+                command = re.search(r"^(\$ )?(mpirun|distsms|python|pip|scripts/\w+) \S", text, re.M)
+                assert not command, f"{where}: fence it as sh"
+            if language == NOT_RUN:
+                assert text.startswith("$ "), f"{where}: commands begin with '$ '"
+                assert any(text.startswith(f"$ {words}") for words in pages.NOT_RUN), f"{where}: no reason in NOT_RUN"
 
 
 def test_reasons_are_of_blocks_that_are_there():
@@ -76,6 +78,7 @@ def without_blocks(page: Path) -> str:
     return pages.FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """The headings of a page as GitHub and MyST make anchors of them, and the names that MyST is given: `(name)=`."""
     text = without_blocks(page)
@@ -84,16 +87,15 @@ def anchors(page: Path) -> set[str]:
     return headings | set(re.findall(r"^\((\S+)\)=$", text, re.M))
 
 
-@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_links_lead_somewhere(page):
-    for link in LINK.findall(without_blocks(page)):
-        if re.match(r"[a-z]+:", link):
-            continue
-        file, _, anchor = link.partition("#")
-        target = page.parent / file if file else page
-        assert target.exists(), link
-        if anchor:
-            assert anchor in anchors(target), link
+def test_links_lead_somewhere():
+    for page in pages.PAGES:
+        for link in LINK.findall(without_blocks(page)):
+            if re.match(r"[a-z]+:", link):
+                continue
+            file, _, anchor = link.partition("#")
+            target, where = page.parent / file if file else page, f"{pages.name(page)}: {link}"
+            assert target.exists(), where
+            assert not anchor or anchor in anchors(target), where
 
 
 def test_the_readme_is_short():

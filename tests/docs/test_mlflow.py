@@ -44,7 +44,8 @@ class Remembering(types.ModuleType):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    words = ["--label", "bad", "--lambda", "0.01", "--trace", folder / "trace.jsonl", "--output", folder / "model.h5"]
+    words = ["--label", "bad", "--lambda", "0.01", "--solver", "lbfgs"]
+    words += ["--trace", folder / "trace.jsonl", "--output", folder / "model.h5"]
     program.run("train", program.ROOT / "docs/start/credit.csv", *words)
     return folder
 

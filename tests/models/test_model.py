@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import multiprocessing
 import os
+import random
+import time
 
 import h5py
 import numpy as np
@@ -107,25 +111,21 @@ def test_a_rescue_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
 def test_killed_at_any_moment_the_file_is_old_or_new(tmp_path):
     """A child that rewrites a model without pause is killed many times; the file is whole every time."""
-    import random
-    import signal
-    import subprocess
-    import sys
-    import time
+    path, forking = tmp_path / "m.h5", multiprocessing.get_context("fork")
 
-    path = tmp_path / "m.h5"
-    code = (
-        "import itertools, sys, numpy as np\nfrom distsms.models import model\nfor k in itertools.count():\n    "
-        "info = {'threshold': float(k), 'zero_based': True, 'label_map': {'+1': 1, '-1': -1}}\n    "
-        "model.save(sys.argv[1], model.Model(np.full(5000, float(k)), info))\n    print(k, flush=True)"
-    )
+    def rewrite(written):
+        for k in itertools.count():
+            model.save(path, Model(np.full(5000, float(k)), INFO | {"threshold": float(k)}))
+            written.set()
+
     for seed in range(8):
-        child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
-        child.stdout.readline()  # it writes now
+        child = forking.Process(target=rewrite, args=(written := forking.Event(),))
+        child.start()
+        assert written.wait(60)
         time.sleep(random.Random(seed).random() * 0.05)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        assert child.is_alive()
+        child.kill()
+        child.join()
         found = model.load(path)
         assert set(found.w) == {found.threshold}
 

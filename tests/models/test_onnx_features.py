@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 
 import numpy as np
@@ -66,6 +67,7 @@ def bins(pairs=(), none=True):
     return Bins(attributes, [EDGES, EDGES[:0], EDGES[3:7], EDGES[:0]], pairs)
 
 
+@functools.cache
 def forest(trees=7):
     rng = np.random.default_rng(3)
     X = rows(n=400, seed=1)

@@ -23,9 +23,10 @@ from distsms.workflow.evaluate import evaluate
 from distsms.workflow.predict import predict
 from distsms.workflow.requests import EvaluateRequest, PredictRequest
 from tests.models.test_export import with_csv
+from tests.support import program
 from tests.support.conversion import convert
 from tests.support.files import ALONE, FORMATS, HEADER, content, mixed, normalized, numbers, on_root, write, write_csv
-from tests.support.program import run, run_json
+from tests.support.simulated_program import run, run_json
 
 
 def table(folder, name="a.csv", rows=None, header=None):
@@ -230,31 +231,36 @@ def test_a_start_is_brought_to_the_scale_of_the_data(tmp_path):
     np.testing.assert_allclose(again.info["J"], one.info["J"], rtol=1e-9)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("ranks", [None, pytest.param(3, marks=pytest.mark.by_turns)])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_the_commands(tmp_path, ranks):
     """Run shard, train with --test, evaluate, report and predict on a table; an error is printed once."""
     path, new = table(tmp_path), table(tmp_path, "new.csv", mixed(30, 5))
     how = ("--label", "y", "--positive", "y", "--id", "id", "--normalize", "standard", "--drop", "k")
-    told = run("shard", path, tmp_path / "train", *how, ranks=ranks)
+    told = run(ranks, "shard", path, tmp_path / "train", *how)
     assert "1 of numbers, 1 of categories: w (4); 2 for missing values" in told and "normalized (standard)" in told
     train = ("--lambda", "1e-2", "--solver", "lbfgs", "--output", tmp_path / "m.h5")
-    assert "normalized: standard" in run("train", tmp_path / "train", *train, "--test", new, ranks=ranks)
-    found = run_json("evaluate", tmp_path / "m.h5", new, ranks=ranks)
+    assert "normalized: standard" in run(ranks, "train", tmp_path / "train", *train, "--test", new)
+    found = run_json(ranks, "evaluate", tmp_path / "m.h5", new)
     assert found["n"] == 30
-    lines = run("predict", tmp_path / "m.h5", new, ranks=ranks).splitlines()
+    scores = tmp_path / "scores.txt"
+    run(ranks, "predict", tmp_path / "m.h5", new, "--output", scores)
+    lines = scores.read_text().splitlines()
     assert [line.split("\t")[0] for line in lines] == [f"r {k}" for k in range(30)]
     none = table(tmp_path, "none.csv", [])
     for line in (("evaluate", tmp_path / "m.h5", none), ("train", tmp_path / "train", *train, "--test", none)):
-        assert run(*line, code=1, ranks=ranks).count("none.csv: there is no row") == 1
-    assert run("predict", tmp_path / "m.h5", none, ranks=ranks) == ""
-    assert "like: 30 rows, 7 columns" in run("shard", new, tmp_path / "like", "--like", tmp_path / "train", ranks=ranks)
-    assert run_json("evaluate", tmp_path / "m.h5", tmp_path / "like", ranks=ranks)["rocarea"] == found["rocarea"]
-    assert run_json("info", tmp_path / "m.h5")["normalize"] == "standard"
-    assert "standard" in run("info", tmp_path / "train")
-    assert "pip install" in run(
-        "shard", path, tmp_path / "x", "--label", "y", code=1, program=("-c", NO_ARROW), env={"PYTHONPATH": "."}
-    )
+        assert run(ranks, *line, code=1).count("none.csv: there is no row") == 1
+    run(ranks, "predict", tmp_path / "m.h5", none, "--output", scores)
+    assert scores.read_text() == ""
+    assert "like: 30 rows, 7 columns" in run(ranks, "shard", new, tmp_path / "like", "--like", tmp_path / "train")
+    assert run_json(ranks, "evaluate", tmp_path / "m.h5", tmp_path / "like")["rocarea"] == found["rocarea"]
+    assert run_json(1, "info", tmp_path / "m.h5")["normalize"] == "standard"
+    assert "standard" in run(1, "info", tmp_path / "train")
+
+
+@pytest.mark.e2e
+def test_tables_need_pyarrow_and_say_so(tmp_path):
+    words = ("shard", table(tmp_path), tmp_path / "x", "--label", "y")
+    assert "pip install" in program.run(*words, code=1, program=("-c", NO_ARROW), env={"PYTHONPATH": "."})
 
 
 NO_ARROW = "import sys; sys.modules['pyarrow'] = None\nfrom distsms.__main__ import main\nsys.exit(main(sys.argv[1:]))"

@@ -153,8 +153,7 @@ def test_arrays_in_files_are_scored_as_they_are(tmp_path, dtype, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("measure", ["prbep", "rocarea"])
+@pytest.mark.parametrize("measure, dtype", [("prbep", "float32"), ("rocarea", "float32"), ("rocarea", "float64")])
 def test_what_is_proved_is_of_the_rows(comm, shared_dir, measure, dtype, kind):
     """A column of 4e6 +- 4 is exact in float32, but not after a division: J, measures, scores and exports agree."""
     X, y = table(60, 6)
@@ -185,13 +184,13 @@ def test_what_is_proved_is_of_the_rows(comm, shared_dir, measure, dtype, kind):
     assert_scores(
         np.concatenate(comm.allgather(api.predict(plain, shared_dir / "b.npy", comm.mpi_comm))), X, one.w, kind
     )
-    if kind == "l2":
+    if kind == "l2" or not comm.is_root:
         return
     assert_scores(with_onnx(export.onnx(one), X)[0], X, one.w)
     assert_scores(with_csv(export.csv(one), X, one.feature_names)[0], X, one.w)
     weights = export.liblinear(one).decode().partition("\nw\n")[2].split()
     assert [float(text) for text in weights] == [*one.w.tolist(), model.intercept(one.bias, one.threshold)]
-    on_root(comm, lambda: model.save(shared_dir / "m.h5", one))
+    model.save(shared_dir / "m.h5", one)
     classifier = SMSClassifier.from_model(shared_dir / "m.h5")
     for rows in (X, X.astype("float32"), sparse.csr_matrix(X.astype("float32"))):
         assert_scores(classifier.decision_function(rows), X, one.w, bias=float(classifier.intercept_[0]))

@@ -203,9 +203,12 @@ def peak(*words):
     return 1024 * int(err.split("peak ")[-1])
 
 
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("svm", "csv")]
+
+
 @pytest.mark.e2e
 @pytest.mark.serial
-@pytest.mark.parametrize("kind", ["set", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("svm", "csv"))])
+@pytest.mark.parametrize("kind", [pytest.param("set", marks=pytest.mark.by_turns), *SLOW])
 def test_memory_does_not_grow_with_the_entries(kind, tmp_path):
     """Memory grows by less than a quarter of the rows' size: for scores, labels and what measures make of them."""
     rng, p = np.random.default_rng(0), 60

@@ -16,7 +16,7 @@ from distsms.shards.table_schema import Column, Table
 from distsms.workflow.report import OWNER, read_card
 from tests.page.test_sections import Reader, report_data
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("undrawn")]
 HEADINGS = [
     *("Model details", "Intended use", "Factors", "Metrics", "Evaluation data", "Training data"),
     *("Quantitative analyses", "Ethical considerations", "Caveats and recommendations"),

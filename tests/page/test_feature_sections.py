@@ -52,6 +52,7 @@ def test_figures_and_numbers_of_a_model_on_everything():
     assert "because of &lt;b&gt;" in page_of("because of <b>")[0]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_has_the_section_if_there_are_contributions():
     data = report_data([-1, -1, 1, -1, 1, 1])
     assert "because of this" in sections.compose(replace(data, contributions="because of this"))[0]

@@ -32,6 +32,7 @@ from distsms.workflow.report import (
     ShownPoint,
     _trace,
 )
+from tests.support import simulated_program
 from tests.support.program import run, run_json, write_svmlight
 
 ALONE = Communicator()
@@ -123,6 +124,7 @@ def test_the_page_is_valid_and_fetches_nothing():
 
 
 @pytest.mark.serial
+@pytest.mark.usefixtures("undrawn")
 def test_operating_points_and_code():
     """Of six rows with the scores -1, -0.6, ..., 1, the model calls two positive, and top=4 four."""
     text, drawn = sections.compose(
@@ -152,6 +154,7 @@ def test_operating_points_and_code():
 
 
 @pytest.mark.serial
+@pytest.mark.usefixtures("undrawn")
 def test_a_threshold_and_probabilities_of_held_out_folds():
     rates = {rate: {"value": 0.9, "low": 0.85, "high": 0.95} for rate in ("precision", "recall", "fpr")}
     decision = {"condition": "precision>=0.9", "threshold": 0.25, "folds": 5, "intervals": rates}
@@ -187,6 +190,7 @@ def test_probabilities_of_0_and_1_can_be_drawn(share):
 
 
 @pytest.mark.serial
+@pytest.mark.usefixtures("undrawn")
 def test_a_useless_model_has_a_notice_at_the_top_and_its_gap_is_no_headline():
     labels = [-1, -1, 1, -1, 1, 1]
     text, _ = sections.compose(report_data(labels, info={"vacuous": True, "warnings": [f"Use another. {EVIL}"]}))
@@ -201,7 +205,10 @@ def test_a_useless_model_has_a_notice_at_the_top_and_its_gap_is_no_headline():
 
 @pytest.mark.serial
 @pytest.mark.parametrize("folds", [0, 3])
-def test_path_and_baseline(folds):
+def test_path_and_baseline(folds, request):
+    if not folds:
+        request.getfixturevalue("undrawn")
+
     def value(lam, fold):
         return {"rocarea": 0.9 - 0.1 * abs(np.log10(lam) + 2) + 0.01 * fold, "prbep": None}
 
@@ -235,6 +242,7 @@ def test_path_and_baseline(folds):
 
 
 @pytest.mark.serial
+@pytest.mark.usefixtures("undrawn")
 def test_the_interval_of_a_path_is_that_of_its_rule():
     """Each fold is judged at the lambda that the rule, and not the best mean, takes by the other folds."""
     values = {1.0: (0.81, 0.83, 0.84, 0.86), 0.1: (0.82, 0.83, 0.85, 0.87)}
@@ -289,6 +297,7 @@ def test_a_threshold_beyond_all_scores():
 
 
 @pytest.mark.serial
+@pytest.mark.usefixtures("undrawn")
 def test_largest_weights_by_name_or_number():
     text, _ = sections.compose(report_data([1, -1], w=[0.5, -3.0, 0.0, 1.0]))
     words = Reader(text).words
@@ -300,14 +309,15 @@ def test_largest_weights_by_name_or_number():
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("ranks", [None, 2])
-def test_usage_is_shown_where_the_model_has_it(ranks):
+@pytest.mark.usefixtures("undrawn")
+def test_usage_is_shown_where_the_model_has_it():
     usage = {"seconds": {"loss": 1.25, "margins": 0.5}, "bytes_sent": 2048, "peak_memory": 3 * 2**20}
-    text, _ = sections.compose(report_data([1, -1], info={"usage": [usage] * ranks if ranks else usage}))
-    words = Reader(text).words
-    assert {"loss [s]", "1.250", "2 KiB", "3 MiB", "bytes sent", "peak memory"} <= set(words)
-    assert words.count("1.250") == (ranks or 1)
-    assert "Seconds, memory and bytes" not in sections.compose(report_data([1, -1]))[0]
+    for known, times in (({"usage": usage}, 1), ({"usage": [usage] * 2}, 2), ({}, 0)):
+        text, _ = sections.compose(report_data([1, -1], info=known))
+        words = Reader(text).words
+        shown = {"loss [s]", "1.250", "2 KiB", "3 MiB", "bytes sent", "peak memory"}
+        assert shown <= set(words) if times else "Seconds, memory and bytes" not in text
+        assert words.count("1.250") == times
 
 
 @pytest.fixture(scope="module")
@@ -317,8 +327,8 @@ def trained(tmp_path_factory):
     write_svmlight(folder / "test.svm", n=150, seed=2)
     run("shard", folder / "train.svm", folder / "train")
     for name, lam in (("a", "1e-3"), ("b", "10")):
-        words = ["--lambda", lam, "--output", folder / f"{name}.h5", "--trace", folder / f"{name}.jsonl"]
-        run("train", folder / "train", *words, "--quiet")
+        words = ["--lambda", lam, "--solver", "lbfgs", "--output", folder / f"{name}.h5", "--quiet"]
+        run("train", folder / "train", *words, "--trace", folder / f"{name}.jsonl")
     return folder
 
 
@@ -328,7 +338,7 @@ def test_a_report_from_the_command_line(trained, tmp_path):
     out, names = tmp_path / "<b>.html", tmp_path / "names.txt"
     names.write_text("".join(f"feature number {k}\n" for k in range(10)))
     words = ["report", trained / "a.h5", "--test", trained / "test.svm", "--output", out, "--feature-names", names]
-    told = run(*words, "--figures", tmp_path / "figures", ranks=2)
+    told = simulated_program.run(2, *words, "--figures", tmp_path / "figures")
     assert "16 files" in told
     kinds = (
         "precision_recall",
@@ -400,11 +410,12 @@ def test_models_are_compared_on_the_same_rows(trained):
     models = [trained / "a.h5", trained / "b.h5"]
     told = run("evaluate", *models, "--test", trained / "test.svm")
     assert "DeLong, paired" in told and "bootstrap, paired" in told and "p = " in told and confidence.MODEL in told
-    alone, found = (run_json("evaluate", *models, "--test", trained / "test.svm", ranks=ranks) for ranks in (None, 3))
+    words = ("evaluate", *models, "--test", trained / "test.svm")
+    alone, found = run_json(*words), simulated_program.run_json(3, *words)
     assert json.dumps(found["pairs"][0]["prbep"]) == json.dumps(alone["pairs"][0]["prbep"])
     for name in ("low", "high", "p"):
         assert found["pairs"][0]["rocarea"][name] == pytest.approx(alone["pairs"][0]["rocarea"][name], rel=1e-9)
-    one = run_json("evaluate", models[0], trained / "test.svm", ranks=2)
+    one = simulated_program.run_json(2, "evaluate", models[0], trained / "test.svm")
     assert one["intervals"]["prbep"] == found["models"][0]["intervals"]["prbep"]
     other = run_json("evaluate", models[0], trained / "test.svm", "--seed", 1, "--level", 0.5)
     wide, narrow = (one["intervals"]["prbep"], other["intervals"]["prbep"])
