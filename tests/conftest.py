@@ -13,6 +13,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,8 @@ settings.register_profile(  # for tests/robustness/mutate.py, which asks only wh
     "mutants", settings.get_profile("distsms"), phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("distsms")
+
+os.environ.setdefault("TESTS_PROCESS", f"{os.getpid()}-{time.time_ns()}")  # also of the workers that it starts
 
 # Without a launcher MPI stays out of this process: what it adds to the environment would confuse a launcher that a test
 # starts from a worker of this one.
@@ -142,17 +145,23 @@ def needs_mpi(item: pytest.Item) -> bool:
     return "'lmvm'" in parameters and "'spread'" in parameters
 
 
+def shares_fixtures(item: pytest.Item) -> bool:
+    """Whether a test takes something that its file makes once."""
+    definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return any(chain[-1].scope == "module" for chain in definitions.values())
+
+
 @pytest.hookimpl(tryfirst=True)  # before markers select
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that do not take `comm` as serial: they would do the same on every rank.
 
     Files of end-to-end tests come first, those with a SLURM before others: they wait most of their time, and others run
-    meanwhile. Their fixtures are made once, since a worker runs a file wholly.
+    meanwhile. One worker runs all of a file that are such tests or share fixtures, which are then made once.
     """
     for item in items:
         if "comm" not in getattr(item, "fixturenames", ()):
             item.add_marker("serial")
-        if item.get_closest_marker("e2e"):
+        if item.get_closest_marker("e2e") or shares_fixtures(item):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=lambda item: (item.path.name != "test_slurm.py", item.get_closest_marker("e2e") is None))
     if WORLD.size > 1:
