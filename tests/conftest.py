@@ -8,6 +8,7 @@ and ends the job, since the others would wait for it.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import socket
@@ -17,6 +18,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -145,10 +147,23 @@ def needs_mpi(item: pytest.Item) -> bool:
     return "'lmvm'" in parameters and "'spread'" in parameters
 
 
-def shares_fixtures(item: pytest.Item) -> bool:
-    """Whether a test takes something that its file makes once."""
-    definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    return any(chain[-1].scope == "module" for chain in definitions.values())
+@functools.cache
+def shares_fixtures(file: Path) -> bool:
+    """Whether a file of tests makes something once for several of them."""
+    return 'scope="module"' in file.read_text()
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is none
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one worker run all tests of a file whose tests share fixtures, and deal out others one by one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if shares_fixtures(config.rootpath / file) else nodeid
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers select
@@ -156,13 +171,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests that do not take `comm` as serial: they would do the same on every rank.
 
     Files of end-to-end tests come first, those with a SLURM before others: they wait most of their time, and others run
-    meanwhile. One worker runs all of a file that are such tests or share fixtures, which are then made once.
+    meanwhile.
     """
     for item in items:
         if "comm" not in getattr(item, "fixturenames", ()):
             item.add_marker("serial")
-        if item.get_closest_marker("e2e") or shares_fixtures(item):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=lambda item: (item.path.name != "test_slurm.py", item.get_closest_marker("e2e") is None))
     if WORLD.size > 1:
         return
