@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+import distsms.cli.main  # noqa: F401 - before NumPy is loaded: threads of BLAS on every worker slow down all of them
 from distsms.matrix import local
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import launched_size, world
