@@ -8,18 +8,22 @@ and ends the job, since the others would wait for it.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import socket
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+import distsms.cli.main  # noqa: F401 - before NumPy is loaded: threads of BLAS on every worker slow down all of them
 from distsms.matrix import local
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import launched_size, world
@@ -41,6 +45,8 @@ settings.register_profile(  # for tests/robustness/mutate.py, which asks only wh
     "mutants", settings.get_profile("distsms"), phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("distsms")
+
+os.environ.setdefault("TESTS_PROCESS", f"{os.getpid()}-{time.time_ns()}")  # also of the workers that it starts
 
 # Without a launcher MPI stays out of this process: what it adds to the environment would confuse a launcher that a test
 # starts from a worker of this one.
@@ -142,18 +148,35 @@ def needs_mpi(item: pytest.Item) -> bool:
     return "'lmvm'" in parameters and "'spread'" in parameters
 
 
+@functools.cache
+def shares_fixtures(file: Path) -> bool:
+    """Whether a file of tests makes something once for several of them."""
+    return 'scope="module"' in file.read_text()
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is none
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one worker run all tests of a file whose tests share fixtures, and deal out others one by one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if shares_fixtures(config.rootpath / file) else nodeid
+
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)  # before markers select
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that do not take `comm` as serial: they would do the same on every rank.
 
     Files of end-to-end tests come first, those with a SLURM before others: they wait most of their time, and others run
-    meanwhile. Their fixtures are made once, since a worker runs a file wholly.
+    meanwhile.
     """
     for item in items:
         if "comm" not in getattr(item, "fixturenames", ()):
             item.add_marker("serial")
-        if item.get_closest_marker("e2e"):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=lambda item: (item.path.name != "test_slurm.py", item.get_closest_marker("e2e") is None))
     if WORLD.size > 1:
         return

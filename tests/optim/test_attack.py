@@ -6,13 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from distsms.parallel.communicator import Communicator
 from scripts.experiments.attacks import independent, judgement, oracle, problems
 from tests.support import oracles
+from tests.support.examples import EXAMPLES
 
-EACH = 8
-"""Problems of each kind, in one process; 1 on each number of ranks."""
 FALSE = [
     "identical-rows:1000030",
     "identical-rows:1000033",
@@ -45,10 +46,13 @@ def false(problem, comm):
     return [(one.solver, one.settings, one.false) for one in judgement.verdicts(problem, comm) if one.false]
 
 
-@pytest.mark.mpi(only=True)  # PETSc
 @pytest.mark.parametrize("name", FALSE)
 def test_what_was_false(name, comm):
-    assert false(named(name), comm) == []
+    problem = named(name)
+    if comm.size > 1:  # simulated ranks, over which PETSc spreads nothing
+        ways = (way._replace(step="root") if way.settings["solver"] == "lmvm" else way for way in problem.ways)
+        problem = problem._replace(ways=tuple(ways))
+    assert false(problem, comm) == []
 
 
 def test_the_bound_of_merged_planes(comm):
@@ -63,15 +67,18 @@ def test_the_bound_of_merged_planes(comm):
 
 @pytest.mark.serial
 @pytest.mark.parametrize("kind", problems.KINDS)
-def test_no_bound_above_any_J(kind):
-    made = [problems.problem(kind, seed) for seed in range(EACH)]
-    found = {problem.name: false(problem, Communicator()) for problem in made}
-    assert {name: one for name, one in found.items() if one} == {}
+@settings(max_examples=max(2, EXAMPLES // 5), phases=[Phase.generate])  # no shrinking: a seed is short enough
+@given(seed=st.integers(0, 99_999))
+def test_no_bound_above_any_J(kind, seed):
+    problem = problems.problem(kind, seed)
+    assert (problem.name, false(problem, Communicator())) == (problem.name, [])
 
 
 @pytest.mark.mpi(only=True)  # PETSc
 @pytest.mark.parametrize("kind", problems.KINDS)
 def test_the_same_over_ranks(kind, comm):
+    if comm.size == 1:
+        pytest.skip("test_no_bound_above_any_J solves such problems on one rank")
     problem = problems.problem(kind, 100 + comm.size)
     assert false(problem, comm) == []
 
@@ -83,7 +90,7 @@ def test_the_same_over_ranks(kind, comm):
 @pytest.mark.parametrize("kind", problems.KINDS)
 def test_the_judge_agrees_with_the_definitions(kind):
     """J exactly, and no J below the least one on a ray."""
-    for seed in range(6):
+    for seed in range(2):
         problem = problems.problem(kind, seed)
         rng = np.random.default_rng(seed)
         w = rng.normal(size=problem.X.shape[1]) * 10.0 ** rng.integers(-6, 7)

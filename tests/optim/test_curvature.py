@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +37,7 @@ def rows_of(kind, X):
     return with_bias(rows, 2.0) if kind == "bias" else rows
 
 
+@functools.cache
 def draw(n, p):
     """Return rows whose columns have very different sizes, and noisy labels."""
     rng = np.random.default_rng(3)
@@ -129,8 +131,7 @@ def test_the_change_of_variables():
     assert value == 7.0 and turned.iterated() and turned.strong_convexity < 1
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("solver", ["lbfgs", "lmvm"])
+@pytest.mark.parametrize("solver, weighted", [("lbfgs", True), ("lmvm", False)])
 def test_it_takes_fewer_evaluations_to_the_same_minimum(solver, weighted, comm, monkeypatch):
     if solver == "lmvm":
         pytest.importorskip("petsc4py")

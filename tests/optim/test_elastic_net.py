@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import product
+from itertools import cycle, product
 
 import numpy as np
 import pytest
@@ -46,16 +46,25 @@ def test_who_can_and_who_says_that_it_cannot():
 
 
 @pytest.mark.serial
-@given(st.floats(1e-6, 1e3), st.floats(1e-3, 10), st.integers(0, 1000))
+@pytest.mark.parametrize("lam", [0.0, -1.0, np.nan, np.inf, 1.5e-323, 9e-291])
+def test_lambda_must_be_positive(lam):
+    with pytest.raises(InputError, match="lambda"):
+        ElasticNet(lam)
+
+
+@pytest.mark.serial
+@given(st.floats(1e-6, 1e3), st.one_of(st.just(0.0), st.floats(1e-3, 10)), st.integers(0, 1000))
 def test_fenchel(lam, l1, seed):
     """Omega(w) + Omega*(-r) >= -<r, w>, with equality where the conjugate is attained."""
-    omega, rng = ElasticNet(lam, l1), np.random.default_rng(seed)
+    omega, rng, small = ElasticNet(lam, l1), np.random.default_rng(seed), 1e-12 * (1 + 1 / lam)
     r = rng.normal(size=4)
-    for w, least in ((rng.normal(size=4), 0.0), (omega.minimizer(r), 0.0)):
-        value, gap = omega.value_and_gap(omega.sums(w, r, r), r @ w)
+    conjugate = omega.conjugate(np.sum(soft_threshold(r, l1) ** 2))
+    for w in (rng.normal(size=4), omega.minimizer(r)):
+        value, gap = omega.value_and_gap(omega.sums(w, r, omega.gradient(w, r)), r @ w)
         assert value == pytest.approx(l1 * np.abs(w).sum() + lam / 2 * w @ w)
-        assert gap >= least - 1e-12 * (1 + 1 / lam)
-    assert gap == pytest.approx(0.0, abs=1e-12 * (1 + 1 / lam))
+        assert gap == pytest.approx(value + conjugate + r @ w, abs=small)
+        assert gap >= -small
+    assert gap == pytest.approx(0.0, abs=small)
     assert np.array_equal(soft_threshold(np.array([-3.0, 0.5, 1.0]), 1.0), [-2, 0, 0])
 
 
@@ -179,31 +188,29 @@ def planes_of_rocarea(X, y):
     return beta @ differences / m, beta.sum(axis=1) / m
 
 
-@pytest.mark.parametrize("solver", ABLE)
 @pytest.mark.parametrize("measure, planes", [("prbep", planes_of_prbep), ("rocarea", planes_of_rocarea)])
-def test_the_optimum_is_that_of_an_independent_solver(measure, planes, solver, comm):
+def test_the_optimum_is_that_of_an_independent_solver(measure, planes, comm):
     """On so few rows that all planes of the risk can be given to it; also with more ranks than rows."""
     X, y = data(n=7, p=5, seed=2, positive=0.4)
     lam, l1 = 1e-1, 5e-2
-    least, w = model_minimum(*planes(X.toarray(), y), lam, l1)
-    how = Settings(
-        lam, epsilon=1e-6, l1=l1, solver=solver, max_evaluations=200 if solver == "bmrm-linesearch" else 3000
-    )
-    found = minimize(objective(X, y, comm, measure), how)
-    if solver == "bmrm-linesearch":
-        assert found.lower_bound <= least + 1e-9 <= found.J + 2e-9
-        return
-    assert found.status is Status.PROVED
-    assert found.J == pytest.approx(least, abs=2e-6)
-    assert found.lower_bound <= least + 1e-9
-    np.testing.assert_allclose(found.w, w, atol=5e-3)
+    least, w = comm.bcast(model_minimum(*planes(X.toarray(), y), lam, l1) if comm.is_root else None)
+    for solver in ABLE:
+        most = 200 if solver == "bmrm-linesearch" else 3000
+        how = Settings(lam, epsilon=1e-6, l1=l1, solver=solver, max_evaluations=most)
+        found = minimize(objective(X, y, comm, measure), how)
+        assert found.lower_bound <= least + 1e-9, solver
+        if solver == "bmrm-linesearch":  # it is slow
+            assert least <= found.J + 1e-9
+        else:
+            assert found.status is Status.PROVED, solver
+            assert found.J == pytest.approx(least, abs=2e-6), solver
+            np.testing.assert_allclose(found.w, w, atol=5e-3, err_msg=solver)
 
 
 MEASURES = ("rocarea", "prbep", "pauc@0.4", "logistic", "normal-auc", "error-rate", "f1")
 
 
-@pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("measure, step", [*zip(MEASURES, cycle(STEPS)), ("rocarea", "spread")])
 def test_every_loss_and_placement(measure, step, comm):
     X, y = data(seed=7)
     results = []

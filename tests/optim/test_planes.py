@@ -16,6 +16,7 @@ from distsms.optim.qp import simplex_least_squares, simplex_qp
 from distsms.optim.result import Origin
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
+from tests.support.examples import EXAMPLES
 
 pytestmark = pytest.mark.serial
 
@@ -100,7 +101,7 @@ def test_bounds_hold_and_grow(capacity, nonnegative):
     )
     certificate = Planes(whole(5), ElasticNet(lam), nonnegative, capacity)
     bounds = []
-    for step in range(400):
+    for step in range(120):
         w = primal.x[:5] + rng.normal(size=5) / (1 + step)
         k = np.argmax(A @ w + b)
         bounds.append(certificate.add(A[k], b[k]))
@@ -121,6 +122,7 @@ def test_the_minimum_is_the_models(zero_plane):
         w, least = certificate.minimum()
         highest = max((A @ w + b)[: k + 1].max(), 0.0 if zero_plane else -np.inf)
         assert regularizer.value(w @ w) + highest == pytest.approx(least, rel=1e-9, abs=1e-6)
+        assert least == pytest.approx(certificate.lower_bound, rel=1e-9, abs=1e-6)
 
 
 def test_one_plane_gives_the_formula():
@@ -236,17 +238,6 @@ def test_a_plane_without_slope_beside_the_zero_plane():
     np.testing.assert_array_equal(simplex_qp(np.zeros((2, 2)), np.array([1.0, 0.0]), np.array([0.3, 0.7])), [1, 0])
 
 
-def test_the_minimizer_attains_the_bound():
-    rng = np.random.default_rng(4)
-    certificate, omega = Planes(whole(5), ElasticNet(0.1), True, 20), ElasticNet(0.1)
-    planes = rng.normal(size=(12, 5)), rng.random(12)
-    for r, d in zip(*planes, strict=True):
-        certificate.add(r, d)
-    w, _ = certificate.minimum()
-    model = omega.value(w @ w) + max(0.0, float((planes[0] @ w + planes[1]).max()))
-    assert model == pytest.approx(certificate.lower_bound, abs=1e-9)
-
-
 @pytest.mark.parametrize("steep", [1.0, 1e3, 1e6, 1e9])
 def test_a_steep_plane_does_not_hide_a_flat_one(steep):
     """Beside <steep, v> + 1 the flat plane d = 1/2 alone is best, whatever lambda makes of their sizes."""
@@ -258,7 +249,7 @@ def test_a_steep_plane_does_not_hide_a_flat_one(steep):
 @pytest.mark.parametrize("steep", [1e3, 1e5, 1e6, 1e8])
 def test_never_below_a_single_plane(steep):
     """A few steep planes, then one that is nearly flat: the bundle proves what that plane proves alone."""
-    for seed in range(200):
+    for seed in range(round(2.5 * EXAMPLES)):
         rng = np.random.default_rng(seed)
         bundle = Planes(whole(3), ElasticNet(1e-3), True, 40)
         for _ in range(rng.integers(2, 5)):

@@ -46,24 +46,24 @@ def least(X, y, measure, lam):
 
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])
-@pytest.mark.parametrize("epsilon", [1e-2, 1e-4])
-def test_what_is_proved_is_true(measure, lam, epsilon, comm):
+def test_what_is_proved_is_true(measure, lam, comm):
     X, y = data(seed=7)
-    states = []
-    result = minimize(objective(X, y, comm, measure), Settings(lam=lam, epsilon=epsilon), watch=noting(states))
-    assert result.status is Status.PROVED
-    assert result.gap <= epsilon
-    assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
-    if comm.is_root:
-        J = least(X, y, measure, lam)
-        assert result.lower_bound <= J + 1e-9
-        assert J - 1e-9 <= result.J <= J + epsilon
-        at = objective(X, y, Communicator(), measure).evaluate([Request(result.w, 1.0, ElasticNet(lam))])[0]
-        assert at.J == pytest.approx(result.J, abs=1e-12)
-        assert len(states) == result.evaluations
-        assert np.all(np.diff([s.lower_bound for s in states]) >= 0)
-        assert np.all(np.diff([s.best_J for s in states]) <= 0)
-        assert all(s.lower_bound <= J + 1e-9 and s.smoothing_gap >= -1e-12 for s in states)
+    J = least(X, y, measure, lam) if comm.is_root else 0.0
+    for epsilon in (1e-2, 1e-4):
+        states = []
+        result = minimize(objective(X, y, comm, measure), Settings(lam=lam, epsilon=epsilon), watch=noting(states))
+        assert result.status is Status.PROVED
+        assert result.gap <= epsilon
+        assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
+        if comm.is_root:
+            assert result.lower_bound <= J + 1e-9
+            assert J - 1e-9 <= result.J <= J + epsilon
+            at = objective(X, y, Communicator(), measure).evaluate([Request(result.w, 1.0, ElasticNet(lam))])[0]
+            assert at.J == pytest.approx(result.J, abs=1e-12)
+            assert len(states) == result.evaluations
+            assert np.all(np.diff([s.lower_bound for s in states]) >= 0)
+            assert np.all(np.diff([s.best_J for s in states]) <= 0)
+            assert all(s.lower_bound <= J + 1e-9 and s.smoothing_gap >= -1e-12 for s in states)
 
 
 @pytest.mark.parametrize("measure", [*MEASURES, "error-rate"])
@@ -101,36 +101,6 @@ def test_the_papers_width_may_end_at_its_floor(measure, comm):
     assert result.status.exit_code == 3
     narrow = minimize(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1.0))
     assert narrow.status is Status.PROVED
-
-
-@pytest.mark.parametrize(
-    "settings, status, code", [({"max_evaluations": 3}, Status.LIMIT, 4), ({"time_limit": 1e-9}, Status.TIME, 75)]
-)
-def test_limits(settings, status, code, comm):
-    X, y = data()
-    result = minimize(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, **settings))
-    assert result.status is status
-    assert result.status.exit_code == code
-    assert np.isfinite([result.J, result.gap]).all()
-    assert result.evaluations <= 3
-
-
-def test_a_signal_on_any_rank_stops_in_order(comm):
-    X, y = data()
-    problem = objective(X, y, comm, stop_wanted=lambda: comm.rank == comm.size - 1 and problem.evaluations >= 4)
-    result = minimize(problem, Settings(lam=1e-4, epsilon=1e-9))
-    assert result.status is Status.STOPPED
-    assert result.evaluations == 4
-    assert result.status.exit_code == 75
-
-
-def test_not_a_number_is_named(comm):
-    X, y = data()
-    start = np.full(X.shape[1], 1e300)
-    result = minimize(objective(X * 1e300, y, comm), Settings(lam=1e-4), start)
-    assert result.status is Status.NONFINITE
-    assert "evaluation 1" in result.detail
-    assert result.status.exit_code == 6
 
 
 def test_beyond_what_floats_can_tell_is_no_success(comm):
@@ -214,10 +184,9 @@ def test_a_run_that_has_not_begun_to_move_is_not_called_vacuous(comm):
     assert not better.idle and not better.vacuous
 
 
-@pytest.mark.parametrize("lam", [1e-2, 1e-6])
-def test_too_wide_a_fixed_width_is_the_floor(lam, comm):
+def test_too_wide_a_fixed_width_is_the_floor(comm):
     X, y = data(n=300, p=20, seed=4)
-    result = minimize(objective(X, y, comm), Settings(lam=lam, c_mu=1000.0, epsilon=None, relative=1e-3))
+    result = minimize(objective(X, y, comm), Settings(lam=1e-6, c_mu=1000.0, epsilon=None, relative=1e-3))
     assert result.status is Status.FLOOR
     assert "smaller --c-mu" in result.detail
 
@@ -320,7 +289,7 @@ def test_no_bound_above_the_objective_anywhere(measure):
 @pytest.mark.serial
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e9, 1e13, 1e18])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_proof_that_rounding_could_have_made(measure, offset, seed):
     """Columns of huge values (time stamps, say): what is called proved is true of the exact J."""
     rng = np.random.default_rng(seed)
@@ -384,14 +353,6 @@ def test_contradictory_rows(comm):
     result = minimize(objective(X, y, comm), Settings(lam=1e-8, epsilon=1e-6))
     assert result.status is Status.PROVED
     assert result.J == pytest.approx(0.5, abs=1e-5)
-
-
-def test_what_a_result_says_is_json(comm):
-    X, y = data()
-    start = np.full(X.shape[1], 1e300)
-    numbers = minimize(objective(X * 1e300, y, comm), Settings(lam=1e-4), start).numbers()
-    assert numbers["J"] is None
-    json.dumps(numbers, allow_nan=False)
 
 
 def test_watching_is_off_the_clock(comm, monkeypatch):

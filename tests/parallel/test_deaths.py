@@ -93,7 +93,10 @@ def agree(found, expected):
 def test_a_death_in_any_piece_costs_no_rows(manifest, measure):
     whole, pieces = trained(manifest, measure)
     assert {name.split(".")[-1] for name in pieces} >= {"load", "prepare", "first_point", "conclude"}
-    for last in (*range(PIECES), "conclude"):
+    # All measures have the same pieces; of most it matters that their loss is made anew, in one piece or another.
+    every = measure in ("rocarea", "gauc@pairs", "f1")
+    pieces = range(PIECES) if every else (MEASURES.index(measure) % (PIECES - 1), PIECES - 1)
+    for last in (*pieces, "conclude"):
         found, _ = trained(manifest, measure, [(1, last)])
         agree(found, whole)
         assert [entry.ranks for entry in found.fit.rows.survived] == [2]

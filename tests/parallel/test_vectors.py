@@ -157,7 +157,7 @@ def test_one_evaluation(measure, comm, shared):
             assert np.abs(values - others).max() <= 1e-9 * max(1.0, np.abs(others).max())
 
 
-@pytest.mark.parametrize("p", [3, 12])
+@pytest.mark.parametrize("shared, p", [(False, 3), (True, 12)], indirect=["shared"])
 @pytest.mark.parametrize("solver", SOLVERS_OF_RANKS)
 def test_the_same_optimum(solver, p, comm, shared):
     """Each J is above every bound; every rank has the same w; the ranks that run the solver see the evaluations."""
@@ -205,6 +205,8 @@ def test_not_a_number_ends_all_ranks(comm):
 @pytest.mark.mpi(only=True)  # PETSc is spread
 def test_restarts_and_fixed_widths_spread(comm):
     """TAO is built anew on all ranks when its line search fails, and a fixed width ends in both ways."""
+    if comm.size == 1:
+        pytest.skip("tests/optim/test_train.py does this")
     X, y = data(n=60)
     hopeless = minimize(objective(X, y, comm, step="spread"), Settings(lam=1e-2, epsilon=1e-18, max_evaluations=3000))
     assert hopeless.status is Status.ROUNDING

@@ -60,21 +60,21 @@ def wait_until_gone(pids, began):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_stopped_rank_is_named(tmp_path, rank):
+def test_a_stopped_rank_is_named(tmp_path):
+    """The root; tests/robustness/test_long_jobs.py stops another one."""
     process = launch(tmp_path, 10**6)
     assert process.stdout.readline() == "running\n"
-    stopped = pid_of(process, rank)
+    stopped = pid_of(process, 0)
     os.kill(stopped, signal.SIGSTOP)
     began = time.monotonic()
     code, _, err = finish(process)
     assert time.monotonic() - began < TIMEOUT + SOON
     assert code != 0
-    assert f"no answer from rank {rank} (on {os.uname().nodename}, process {stopped}, which is stopped)" in err
+    assert f"no answer from rank 0 (on {os.uname().nodename}, process {stopped}, which is stopped)" in err
     wait_until_gone([stopped], began)
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.by_turns)])
 def test_a_rank_that_is_stopped_after_its_work_ends_the_job(tmp_path, rank):
     stop = f"import os, signal\nif comm.rank == {rank}: os.kill(os.getpid(), signal.SIGSTOP)"
     script = tmp_path / "program.py"
@@ -85,20 +85,19 @@ def test_a_rank_that_is_stopped_after_its_work_ends_the_job(tmp_path, rank):
     assert re.search(rf"rank {rank} \(on .*which is stopped\) has done its work, but not ended for \d s", err)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_hangs_is_named(tmp_path, rank):
-    code, out, err = finish(launch(tmp_path, 10**6, rank, "time.sleep(1000)"))
+def test_a_rank_that_hangs_is_named(tmp_path):
+    code, out, err = finish(launch(tmp_path, 10**6, 1, "time.sleep(1000)"))
     assert code != 0
-    assert f"no answer from rank {rank} (" in err
+    assert "no answer from rank 1 (" in err
     assert "done" not in out
 
 
 def test_one_that_is_continued_in_time_goes_on(tmp_path):
-    process = launch(tmp_path, 300, timeout=6.0)
+    process = launch(tmp_path, 300, timeout=4.0)
     assert process.stdout.readline() == "running\n"
     stopped = pid_of(process, 1)
     os.kill(stopped, signal.SIGSTOP)
-    time.sleep(2.0)
+    time.sleep(1.0)
     os.kill(stopped, signal.SIGCONT)
     code, out, err = finish(process)
     assert code == 0, err
@@ -108,7 +107,7 @@ def test_one_that_is_continued_in_time_goes_on(tmp_path):
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.by_turns)])
 def test_slow_is_not_stopped(tmp_path, rank):
-    code, out, err = finish(launch(tmp_path, 40, rank, f"busy({3 * TIMEOUT})"))
+    code, out, err = finish(launch(tmp_path, 40, rank, f"busy({1.5 * TIMEOUT})"))
     assert code == 0, err
     assert "done" in out
 
@@ -143,7 +142,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(tmp_path):
     assert "done" in out
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.by_turns), 2])
 def test_a_rank_that_hangs_before_mpi_starts_is_seen(tmp_path, rank):
     hang = f"import os, signal\nif os.environ['OMPI_COMM_WORLD_RANK'] == '{rank}': os.kill(os.getpid(), signal.SIGSTOP)"
     script = tmp_path / "program.py"
@@ -172,18 +171,6 @@ def test_a_launcher_that_is_stopped_after_the_work_ends(tmp_path):
     code, _, err = finish(process)
     assert code == -signal.SIGKILL
     assert re.search(rf"the launcher \(mpirun, process {process.pid} on .*--stall-timeout 2s\)", err)
-
-
-def test_a_command_with_a_stopped_rank_ends(tmp_path):
-    process = start("synth", "sparse", tmp_path / "data", "--rows", "1e8", "--stall-timeout", "2s", ranks=2)
-    end = time.monotonic() + 60
-    while not list(tmp_path.glob("**/*.h5*")) and not list(tmp_path.glob("**/.*")):
-        assert time.monotonic() < end and process.poll() is None
-        time.sleep(0.1)
-    os.kill(pid_of(process, 1), signal.SIGSTOP)
-    code, _, err = finish(process)
-    assert code != 0
-    assert "no answer from rank 1 (" in err
 
 
 @pytest.mark.parametrize("program, state", [("while True: pass", "R"), ("import time; time.sleep(100)", "S")])

@@ -10,7 +10,7 @@ from tests.robustness.chaos.cells import Cell
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SAMPLE = [
     Cell("train", "kill -9 of mpirun", streams=True, checkpoint=True),
-    Cell("shard", "quota"),
+    pytest.param(Cell("shard", "quota"), marks=pytest.mark.by_turns),
 ]
 
 

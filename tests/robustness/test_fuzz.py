@@ -84,6 +84,10 @@ def targets(tmp_path_factory):
     return {name: make(tmp_path_factory.mktemp(name)) for name, make in hostile.TARGETS.items()}
 
 
+def test_the_fuzzer_has_every_target():
+    assert [*hostile.TARGETS] == fuzz.NAMES
+
+
 @pytest.mark.parametrize("name", hostile.TARGETS)
 def test_what_is_sound_is_read(targets, name):
     for content in targets[name].seeds:

@@ -13,6 +13,7 @@ import pytest
 
 from distsms.training import checkpoint
 from distsms.training.checkpoint import NEWEST, OLDER
+from tests.support import forked, simulated_program
 from tests.support.program import (
     TIME_LIMIT,
     children,
@@ -115,8 +116,7 @@ def test_killed_and_started_again(line, slowly, tmp_path, everyone):
     assert info["starts"] == 4
 
 
-@pytest.mark.parametrize("ranks", [None, 3])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number, ranks", [(signal.SIGTERM, 3), (signal.SIGUSR1, None), (signal.SIGUSR2, None)])
 def test_a_signal_leaves_checkpoint_and_model(line, slowly, tmp_path, number, ranks):
     process = slowly(*line, ranks=ranks)
     wait_for(tmp_path / "trace.jsonl", 20)
@@ -124,11 +124,24 @@ def test_a_signal_leaves_checkpoint_and_model(line, slowly, tmp_path, number, ra
     os.kill(pid, number)
     code, out, err = finish(process)
     assert code == 75, out + err
+    assert "stopped by a signal" in out
     info, kept = is_one_course(tmp_path), checkpoint.read(tmp_path / "c" / NEWEST)
     assert (info["status"], info["evaluations"]) == ("stopped", kept.numbers["count"])
     assert info["gap"] == pytest.approx(info["J"] - kept.numbers["certificate.lower_bound"], abs=1e-6)
     run(*line)
-    assert is_one_course(tmp_path)["status"] == "proved"
+    again = is_one_course(tmp_path)
+    assert again["status"] == "proved" and again["evaluations"] > info["evaluations"]
+
+
+def test_ctrl_c_without_a_checkpoint_leaves_a_model(data, slowly, tmp_path):
+    trace, model = tmp_path / "trace.jsonl", tmp_path / "m.h5"
+    process = slowly("train", data, "--lambda", "1e-7", "--epsilon", "1e-15", "--trace", trace, "--output", model)
+    wait_for(trace, 5)
+    process.send_signal(signal.SIGINT)
+    code, out, err = finish(process)
+    assert code == 75, out + err
+    assert "stopped by a signal" in out
+    assert run_json("info", model)["status"] == "stopped"
 
 
 EARLY = """
@@ -159,7 +172,7 @@ def test_a_signal_before_the_first_evaluation(line, tmp_path, moment, ranks):
     assert code == 75, out + err
     first = is_one_course(tmp_path)
     assert (first["status"], first["evaluations"]) == ("stopped", 1)
-    run(*line)
+    run(*line, "--epsilon", "1e-3")
     assert is_one_course(tmp_path)["status"] == "proved"
 
 
@@ -205,15 +218,16 @@ def test_refusals(line, data, tmp_path):
         (("--bias",), "bias: there none, now 1.0"),
         (("--c-mu", "10"), "c_mu: there none, now 10.0"),
     ):
-        assert words in run(*line, *more, code=1, ranks=2 if more == ("--bias",) else None)
+        assert words in simulated_program.run(2, *line, *more, code=1)
     write_svmlight(tmp_path / "o.svm", seed=5)
     run("shard", tmp_path / "o.svm", tmp_path / "other")
-    assert "data: there" in run("train", tmp_path / "other", *line[2:], code=1)
-    assert "give --resume to continue" in run(*line[:-1], code=1)
-    assert "needs --checkpoint" in finish(start("train", data, "--resume", "--output", tmp_path / "m.h5"))[2]
+    assert "data: there" in simulated_program.run(1, "train", tmp_path / "other", *line[2:], code=1)
+    assert "give --resume to continue" in simulated_program.run(1, *line[:-1], code=1)
+    alone = ["train", str(data), "--resume", "--output", str(tmp_path / "m.h5")]
+    assert "needs --checkpoint" in forked.run(alone, TIME_LIMIT)[2]
     for inside in (data, tmp_path / "m.h5"):
         words = ("train", data, "--checkpoint", inside, "--output", tmp_path / "m.h5")
-        assert "in use" in run(*words, code=1)
+        assert "in use" in simulated_program.run(1, *words, code=1)
     assert (folder / NEWEST).read_bytes() == before
     assert sorted(os.listdir(folder)) == files
 
@@ -232,12 +246,12 @@ def test_two_jobs_in_one_folder(line, tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_folder_is_refused(line, tmp_path):
     (tmp_path / "c").mkdir(mode=0o500)
-    assert "cannot be written" in run(*line, code=1)
+    assert "cannot be written" in simulated_program.run(1, *line, code=1)
 
 
 def test_what_is_no_folder_is_refused(line, tmp_path):
     (tmp_path / "c").write_text("a file")
-    assert "cannot be written" in run(*line, code=1, ranks=2)
+    assert "cannot be written" in simulated_program.run(2, *line, code=1)
 
 
 def test_a_damaged_checkpoint_makes_way_for_the_older(line, tmp_path):

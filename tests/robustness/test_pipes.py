@@ -51,7 +51,7 @@ def sound(tmp_path_factory):
     (folder / "a.fa").write_text(">a\nACGT\n>b\nCCCC\n")
     run("shard", folder / "rows.svm", folder / "set")
     run("features", folder / "set", folder / "coded", "--bins", 2)
-    run("train", folder / "set", "--lambda", 0.1, "--output", folder / "m.h5")
+    run("train", folder / "set", "--lambda", 0.1, "--solver", "lbfgs", "--output", folder / "m.h5")
     return folder
 
 

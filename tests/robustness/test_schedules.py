@@ -120,17 +120,17 @@ def watched():
 
 
 def test_the_search_finds_nothing(watched):
-    assert [schedules.describe(found) for found in map(schedules.schedule, range(10)) if found.problems] == []
+    assert [schedules.describe(found) for found in map(schedules.schedule, range(4)) if found.problems] == []
 
 
 @pytest.mark.parametrize("plant, seed", [("allreduce", 0), ("barrier", 7), ("flush", 120), ("manifest", 6)])
 def test_planted_faults_are_found(plant, seed, watched):
     """The seeds are the first that found them."""
-    assert next(k for k in range(seed, 400) if schedules.schedule(k, plant).problems) < 400
+    assert any(schedules.schedule(k, plant).problems for k in range(seed, seed + 60))
 
 
 def program_of(run):
-    """Return what two simulated ranks print of a command that does this."""
+    """Return what a simulated rank does of a command that does this."""
     words = {"program": "distsms", "threads": None, "signals": None, "mpi": True, "survive": False, "stall_timeout": 0}
     return lambda rank: program.main([], lambda argv: argparse.Namespace(run=run, given={}, **words))
 
@@ -150,19 +150,35 @@ def test_an_error_after_a_death_is_said_before_the_job_ends(seed, watched):
     assert job.code == 1 and any("the file is damaged" in rank.err.getvalue() for rank in job.ranks)
 
 
+def ended(run):
+    """Return the exit code of two simulated ranks of a command that does this, and their messages."""
+    job, texts = Job(2, program_of(run)), []
+    job.ended = lambda: texts.extend(rank.err.getvalue() for rank in job.ranks)
+    job.run()
+    return job.code, "".join(texts)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOENT])
 def test_a_disk_that_fails_is_said_without_a_traceback(watched, number):
     def run(args, comm):
         raise OSError(number, os.strerror(number), "rows.csv")
 
-    job, texts = Job(2, program_of(run)), []
-    job.ended = lambda: texts.extend(rank.err.getvalue() for rank in job.ranks)
-    job.run()
-    said = "".join(texts)
-    assert job.code == 1 and "a disk or a file server fails" in said and "rows.csv" in said
+    code, said = ended(run)
+    assert code == 1 and "a disk or a file server fails" in said and "rows.csv" in said
     assert "Traceback" not in said
 
 
+def test_a_defect_on_the_root_ends_the_others(watched):
+    def run(args, comm):
+        if comm.is_root:
+            raise RuntimeError("a defect")
+        comm.barrier()
+
+    code, said = ended(run)
+    assert code == 1 and "rank 0 of 2" in said and "Traceback" in said and "RuntimeError: a defect" in said
+
+
+@pytest.mark.by_turns
 def test_a_seed_repeats_a_run_in_another_process(watched):
     words = [sys.executable, "-m", "tests.robustness.schedules", "--only", "20"]
     done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True)

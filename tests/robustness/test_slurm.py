@@ -116,7 +116,7 @@ def test_no_more_restarts_than_wanted(cluster, folder):
 def test_sweep(cluster, folder):
     """The table has a line for each task, also for one without a model. A wrong number of tasks is refused."""
     sweep = script(folder, "sweep", **{"lambdas=(1e-2 1e-4 1e-6)": "lambdas=(1e-2 1e-4)"})
-    size = ("--ntasks=2", "--time=10")
+    size = ("--ntasks=1", "--time=10")
     refused = cluster.submit(sweep, *size, "--array=0", cwd=folder)
     assert cluster.finished(refused)["ExitCode"] == "2:0", log(folder)
     assert "--array=0-3" in log(folder)

@@ -173,7 +173,7 @@ class Cluster:
             if time.monotonic() > end:
                 logs = "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for log in self.home.glob("*.log"))
                 raise AssertionError(f"{what}: not ready after {seconds} s\n{logs}")
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     def close(self) -> None:
         """End all jobs and daemons."""

@@ -91,24 +91,28 @@ def programs() -> Path:
 
 @functools.cache
 def _server() -> Path:
-    """Start the server of this process, which ends with it; return its folder."""
-    folder = Path(tempfile.mkdtemp(prefix="forked-"))
-    (folder / "programs").mkdir()
-    program = folder / "programs" / "distsms"
-    program.write_text(CLIENT.format(python=sys.executable, address=str(folder / "socket")))
-    program.chmod(0o755)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.forked", str(folder), str(os.getpid())], cwd=ROOT, start_new_session=True
-    )
-    atexit.register(process.terminate)
+    """Return the folder of the server, which the first of the processes of a run of tests starts for all of them."""
+    tests = os.environ.setdefault("TESTS_PROCESS", f"{os.getpid()}-{time.time_ns()}")
+    folder = Path(tempfile.gettempdir()) / f"forked-{tests}"
+    process = None
+    with contextlib.suppress(FileExistsError):
+        (folder / "programs").mkdir(parents=True)
+        program = folder / "programs" / "distsms"
+        program.write_text(CLIENT.format(python=sys.executable, address=str(folder / "socket")))
+        program.chmod(0o755)
+        words = [sys.executable, "-m", "tests.support.forked", str(folder), tests.partition("-")[0]]
+        process = subprocess.Popen(words, cwd=ROOT, start_new_session=True)
+        atexit.register(process.poll)  # while it is referred to, nothing warns that it still runs
+    until = time.monotonic() + 60
     while not (folder / "socket").exists():
-        assert process.poll() is None, "the server of forked programs has ended"
+        ended = time.monotonic() > until or (process is not None and process.poll() is not None)
+        assert not ended, "there is no server of forked programs"
         time.sleep(0.02)
     return folder
 
 
 def serve(folder: Path, tests: int) -> None:
-    """Fork a process for each request, until the process of the tests has ended."""
+    """Fork a process for each request, until the process that began the tests has ended."""
     for name in PRELOADED:
         importlib.import_module(name)
     listener = socket.socket(socket.AF_UNIX)
@@ -125,7 +129,7 @@ def serve(folder: Path, tests: int) -> None:
     selector.register(listener, selectors.EVENT_READ)
     selector.register(awake, selectors.EVENT_READ)
     try:
-        while os.getppid() == tests or clients:
+        while os.path.exists(f"/proc/{tests}") or clients:
             for key, _ in selector.select(timeout=1):
                 if key.fileobj is awake:
                     awake.recv(4096)

@@ -45,6 +45,17 @@ def _numpy_errors() -> list[Any]:
     return [*getattr(np, "geterrobj", list)()]  # a copy, since `numpy.seterr` changes the list
 
 
+class Stream(io.TextIOWrapper):
+    """What a rank prints, as text or as bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
+
+    def getvalue(self) -> str:
+        self.flush()
+        return self.buffer.getvalue().decode()  # type: ignore[attr-defined, no-any-return]
+
+
 @dataclass
 class State:
     """What a process holds."""
@@ -59,7 +70,7 @@ class Rank:
 
     def __init__(self, job: Job, number: int, node: int) -> None:
         self.job, self.number, self.node = job, number, node
-        self.out, self.err = io.StringIO(), io.StringIO()
+        self.out, self.err = Stream(), Stream()
         of_warnings = [warnings.filters[:], *(space[name] for space, name in STATE[5:])]
         self.state = State([self.out, self.err, {}, {}, *of_warnings], _numpy_errors(), [])
         self.dead = self.done = self.waits = False
