@@ -77,7 +77,7 @@ def test_rows_are_those_of_python_and_of_pyarrow(tmp_path_factory, cells, end, q
         assert sorted(lines) == sorted(f"{path}:{line}" for line in begins[1:])
 
 
-def table_with(late, n=205):
+def table_with(late, n=400):
     """Return rows with texts and numbers; those from `late` on may have several lines, some with rows inside."""
     texts = ["one", 'a "b"', "c, d", "", "two"]
     lines = ["p\nq", "a\n1,5,x,0\nb", 'say "x"\n"y"', "\n\n", "3,4,a,1\n5,6,b,0"]
@@ -85,7 +85,7 @@ def table_with(late, n=205):
     return [[str(k % 7), cell, "uvw"[k % 3], str(k % 2)] for k, cell in enumerate(cells)]
 
 
-@pytest.mark.parametrize("late", [0, 102, 204])
+@pytest.mark.parametrize("late", [0, 200, 399])
 @pytest.mark.parametrize("block", [5, 300, 2**24])
 def test_ranks_agree_on_where_rows_begin(comm, shared_dir, monkeypatch, late, block):
     """The first row of several lines may be in the sample, or far behind it; then the columns are looked at again."""
