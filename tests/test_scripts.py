@@ -387,6 +387,7 @@ def test_what_is_packaged_installs():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.by_turns
 def test_a_rival_is_measured_beside_distsms(tmp_path):
     """Rows are made again to the byte; the linear part of half of the score is found, and LightGBM ranks, too."""
     pytest.importorskip("lightgbm")
