@@ -217,8 +217,9 @@ def main(words=None, kind=Problem, plane=plane, risk=risk):
         raise SystemExit("refused: the certificate is of no such problem")
     y, row, col, val, weights, groups = map(np.array, read(pathlib.Path(args.rows), info, table, args))
     n, columns, a = len(y), len(w), np.ones(len(y)) if weights.ndim == 0 else weights.astype(float)
-    if not (n,) == c.shape == (of["n"],) or of["weights"] == (weights.ndim == 0) or max(col) >= columns:
-        raise SystemExit(f"refused: {args.rows} has {n} rows and {max(col) + 1} columns: not the certificate's")
+    if not (n,) == c.shape == (of["n"],) or of["weights"] == (weights.ndim == 0) or max(col) >= columns or min(col) < 0:
+        found = f"{n} rows, columns {min(col)} to {max(col)}"
+        raise SystemExit(f"refused: {args.rows} has {found}: not the certificate's")
     p = kind(info["measure"], y, a, groups, args.exact)
     val = val.astype(of["dtype"]).astype(float)
     val = val / (np.sqrt(np.bincount(row, val * val, n))[row] if here["normalize"] == "l2" else 1)
@@ -246,5 +247,5 @@ def main(words=None, kind=Problem, plane=plane, risk=risk):
 if __name__ == "__main__":
     try:
         main()
-    except (OSError, LookupError, ValueError) as error:
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise SystemExit(f"refused: {error!r}; the files are a model, its certificate, and the training rows") from None

@@ -15,8 +15,8 @@ a model, or of the rows that it is measured on, is in `warnings` of the result, 
 training, at the level INFO, on the root.
 
 If one rank alone raises another exception, the others wait for it forever. So start programs with
-`mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. Set OMP_NUM_THREADS=1 before NumPy is loaded: a
-BLAS with one thread for each core slows down the small quadratic programs of the proof.
+`mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. What trains computes with as many threads as
+OMP_NUM_THREADS says, or with one, and so does BLAS meanwhile.
 
 >>> import numpy as np, distsms
 >>> rng = np.random.default_rng(0)
@@ -214,7 +214,7 @@ def train(
             calibrate=calibrate,
             memory=memory,
         )
-    with speaking_python():
+    with speaking_python(), calls.blas_like_kernels():
         observer = calls.watching(Progress(ranks), "evaluated", watch)
         trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))
     odd, reports = "", trained.sets and trained.sets.training.columns

@@ -7,7 +7,7 @@ from typing import Any
 
 from distsms.base.errors import speaking_python
 from distsms.base.measures import Measure, check_chooser
-from distsms.python.calls import conversion_options, numbers, ranks_of, warn, watching
+from distsms.python.calls import blas_like_kernels, conversion_options, numbers, ranks_of, warn, watching
 from distsms.workflow import tables
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest, Path
@@ -114,7 +114,7 @@ def baseline(
     """
     ranks = ranks_of(comm, locals() | settings)
     within_groups = settings.pop("within_groups", None)
-    with speaking_python():
+    with speaking_python(), blas_like_kernels():
         table = tables.are_tables(data, ranks)
         with ranks.fail_together():
             of_table = {name: settings.pop(name) for name in settings.keys() - NAMES if table}

@@ -8,11 +8,13 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import ColumnWarning, InputError, ModelWarning
 from distsms.base.formatting import did_you_mean
 from distsms.base.wording import format_value, in_python, option
+from distsms.matrix.blocks import thread_count
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.shards.column_options import ColumnOptions, ColumnReport
@@ -29,6 +31,12 @@ def ranks_of(comm: Any, arguments: Mapping[str, Any]) -> Communicator:
     ranks, others = as_communicator(comm), {"comm", "settings", "reading", "watch"}
     require_same_arguments(ranks, **{name: value for name, value in arguments.items() if name not in others})
     return ranks
+
+
+def blas_like_kernels() -> threadpool_limits:
+    """Give BLAS as many threads as the kernels have, within a `with`: one for each core would slow down the small
+    systems of equations of the solver and the proof. A command sets the environment for that, before NumPy is loaded."""
+    return threadpool_limits(thread_count(), "blas")
 
 
 def numbers(values: float | Sequence[float], name: str) -> list[float]:

@@ -29,7 +29,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from threadpoolctl import threadpool_limits
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, ModelWarning
@@ -42,6 +41,7 @@ from distsms.models import inputs, model, scoring
 from distsms.models.export import refuse_row_normalization
 from distsms.models.model import Model
 from distsms.python.api import Progress
+from distsms.python.calls import blas_like_kernels
 from distsms.python.transformers import in_two_classes
 from distsms.shards.row_metadata import some
 from distsms.workflow import train as workflow
@@ -258,8 +258,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             check=False,
             features_of=features_of,
         )
-        # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
-        with threadpool_limits(1, "blas"):
+        with blas_like_kernels():
             return workflow.train(request, ALONE, Progress(ALONE))
 
     def _take(self, trained: Model) -> None:

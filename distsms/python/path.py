@@ -8,7 +8,7 @@ from typing import Any
 from distsms.base.errors import InputError, speaking_python
 from distsms.base.measures import Measure
 from distsms.features.arrays import options
-from distsms.python.calls import numbers, ranks_of, warn, watching
+from distsms.python.calls import blas_like_kernels, numbers, ranks_of, warn, watching
 from distsms.workflow.candidates import Candidate, named, parse
 from distsms.workflow.choice import Point
 from distsms.workflow.path_result import PathResult
@@ -118,7 +118,7 @@ def path(
     observer = watch if isinstance(watch, PathObserver) else PathObserver()
     if callable(watch):
         watching(observer, "kept", lambda point, done, of: watch(point))
-    with speaking_python():
+    with speaking_python(), blas_like_kernels():
         result = run_path(request, ranks, observer, stop_wanted or (lambda: False))
     warn(ranks, result.warnings)
     return result

@@ -1,7 +1,7 @@
 """Find kernels that have become slower: compare their time ratios to NumPy and SciPy with stored ones.
 
     . scripts/environment
-    python -m scripts.benchmarks.check            # exit code 1 if a kernel is 1.5 times as slow as it was
+    python -m scripts.benchmarks.check            # exit code 1 if a kernel is 1.4 times as slow as it was
     python -m scripts.benchmarks.check --renew    # store today's ratios
 
 A ratio is the shortest time of a kernel divided by the shortest time of the other library, over many short rounds in

@@ -55,7 +55,8 @@ SIZES += (27, 14992, 65000, 10, 5652, 2173, 4, 65000, 18, 15, 65000, 105, 65000)
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0"
 NUMBERS, POSITIVE, NU, LAMBDA, ROUNDS = 13, 0.03, 0.04, 1e-5, 1 if SIMULATED else 5
 PART = 2**7 if SIMULATED else 2**18  # rows that are drawn with one seed
-WHEELS = "scipy h5py greenlet zstandard xxhash pytest pluggy iniconfig packaging hypothesis sortedcontainers attrs"
+WHEELS = "scipy h5py greenlet zstandard xxhash threadpoolctl"
+WHEELS += " pytest pluggy iniconfig packaging hypothesis sortedcontainers attrs"
 BESIDE = ("rocarea", "pauc@0.05", "prbep", "logistic")
 ALONE, SETTINGS = Communicator(), Settings(lam=LAMBDA, epsilon=1e-3, solver="lbfgs")
 

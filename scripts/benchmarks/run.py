@@ -15,7 +15,7 @@ are replaced. A triad (a = b + 3 c) is timed before and after each set. If its r
 something else used the machine, and a warning says so.
 
 --publish puts the rows of each part into docs/results/data/PART.json, with the date, the machine, the versions of the
-libraries and the commit. The manual's page on speed is made from these files. The part `history` has a file for each
+libraries and the commit. The manual's pages on speed are made from these files. The part `history` has a file for each
 version of distsms, which is named after the newest heading of CHANGES.md. With --clone it measures another version.
 
     scripts/bench scaling --rows 1e7 --ranks 1 2 4 8 16

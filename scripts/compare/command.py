@@ -1,4 +1,4 @@
-"""The command `distsms compare`."""
+"""The command `python -m scripts.compare`."""
 
 from __future__ import annotations
 
@@ -144,14 +144,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         return _run(args, comm, signals, RunStore(args.output), held)
 
 
-def _solver_for(
-    args: argparse.Namespace, name: str | None, measure: str, comm: Communicator, say: Callable[[str], None]
-) -> str:
+def _solver_for(name: str | None, measure: str, comm: Communicator, say: Callable[[str], None]) -> str:
     """Return the solver to use; `name` is the user's, or None. Print the reason for an unusual one. Collective."""
     from distsms.training.solver_choice import choose_solver
 
-    options = "PETSc's options (after --)" if args.solver_options else ""
-    solver, why = choose_solver(name, measure, comm, lmvm_only=options, l1=getattr(args, "l1", 0.0))
+    solver, why = choose_solver(name, measure, comm)
     if why:
         say(f"solver    {solver}: {why}")
     return solver
@@ -178,7 +175,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say, neighbours = Speaker(comm.is_root and not args.quiet), comm.node_ranks()
     held.callback(say.close)
     solvers = args.solvers or [None, *(name for name in SOLVERS if name not in ("lmvm", "lbfgs"))]
-    solvers = [_solver_for(args, name, args.measures[0], comm, say) for name in solvers]
+    solvers = [_solver_for(name, args.measures[0], comm, say) for name in solvers]
     with comm.fail_together():  # all checks that can be made before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
         alike = {each.name: getattr(args, each.name) for each in fields(Settings) if each.name in args}

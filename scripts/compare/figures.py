@@ -1,4 +1,4 @@
-"""Draw the figures of a comparison (JMLR, figures 2 to 32) and of the benchmarks, as PNG and SVG.
+"""Draw the figures of a comparison (JMLR, figures 2 to 32) and of lower bounds, as PNG and SVG.
 
 The colours are those of Okabe and Ito, which colour-blind readers can tell apart. Each method has a colour and a marker
 of its own, the same in every figure.

@@ -70,8 +70,9 @@ def best_run(runs: Sequence[CompletedRun]) -> CompletedRun | None:
 
 def least_proved(runs: Sequence[CompletedRun]) -> str:
     """Return the least J of the runs of a problem, and by which share of it the minimum can at most be smaller."""
-    J = min(run.result["J"] for run in runs if run.result["J"] is not None)
-    bound = max(run.result["lower_bound"] or 0.0 for run in runs)
+    if (best := best_run(runs)) is None:
+        return "n.a."
+    J, bound = best.result["J"], max(run.result["lower_bound"] or 0.0 for run in runs)
     return f"{J:.6f}" + (f", {100 * (1 - bound / J):.2g} %" if J > 0 else "")
 
 

@@ -48,7 +48,11 @@ def main() -> int:
         help="use this ordering in all runs, and leave out problems whose measure is not offered with it",
     )
     parser.add_argument(
-        "--only", nargs="+", metavar="KIND:SEED", help="run only these problems, and print all their runs"
+        "--only",
+        nargs="+",
+        type=a_problem,
+        metavar="KIND:SEED",
+        help="run only these problems, and print all their runs",
     )
     parser.add_argument(
         "--ranks",
@@ -59,10 +63,9 @@ def main() -> int:
     records.add_json(parser)
     args = parser.parse_args()
     kinds = tuple(args.kinds.split(",")) if args.kinds else ()
-    named = [(kind, int(seed)) for kind, seed in (name.split(":") for name in args.only or [])]
-    if unknown := {*kinds, *(kind for kind, _ in named)} - set(problems.KINDS):
+    if unknown := {*kinds, *(kind for kind, _ in args.only or [])} - set(problems.KINDS):
         parser.error(f"there is no kind {', '.join(sorted(unknown))}; choose from {', '.join(problems.KINDS)}")
-    names = named or problems.problems(args.problems, args.seed, kinds)
+    names = args.only or problems.problems(args.problems, args.seed, kinds)
 
     def work(comm: Communicator) -> list[Verdict]:
         verdicts = list[Verdict]()
@@ -80,6 +83,12 @@ def main() -> int:
         print("\n" + report.text(found))
         records.write(args.json, "scripts.experiments.attack", found, runs=report.runs_to_look_into(verdicts))
     return int(any(verdict.false for verdict in verdicts))
+
+
+def a_problem(argument: str) -> tuple[str, int]:
+    """Parse KIND:SEED; for argparse."""
+    kind, seed = argument.split(":")
+    return kind, int(seed)
 
 
 def attack(

@@ -9,7 +9,7 @@ other programs on the machine disturb less, as multiples of those of distsms on 
 `--lambda auto` it also chooses lambda, on a sample of the rows.
 What takes more than two minutes runs in the first round only. Programs that are not installed are left out:
 
-    apt install liblinear-tools; pip install 'distsms[bench,trees]'
+    apt install liblinear-tools; pip install 'distsms[bench,baseline]'
 
 Vowpal Wabbit gets the rows in its own format, which costs it nothing here. XGBoost reads CSV by pandas and pyarrow.
 """

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -111,6 +112,26 @@ def test_no_more_restarts_than_wanted(cluster, folder):
     state = cluster.finished(job)
     assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("FAILED", "75:0", "1"), log(folder)
     assert run_json("info", folder / "model.h5")["status"] == "time"
+
+
+def test_a_signal_before_the_program_can_take_it(tmp_path):
+    """While Python starts, it kills the ranks; the script ends with them, and puts the job back into the queue."""
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho $* > requeued; exit 1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    places = {"launch=(mpirun)": "launch=(sh -c 'kill -USR1 $$')", ". .venv/bin/activate": ":"}
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
+    for restarts in (0, 20):
+        command = ["bash", script(tmp_path, "train", **places)]
+        environment["SLURM_RESTART_COUNT"] = str(restarts)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 138
+        assert "exit code 138" in done.stdout
+        requeued = tmp_path / "requeued"
+        assert requeued.exists() == (restarts == 0)
+        if not restarts:
+            assert requeued.read_text() == "requeue 7\n"
+            requeued.unlink()
 
 
 def test_sweep(cluster, folder):

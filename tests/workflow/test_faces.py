@@ -8,11 +8,13 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import distsms
 from distsms import SMSClassifier
 from distsms.base.errors import EXIT_LIMIT, InputError
 from distsms.base.wording import in_python as in_python_words
+from distsms.optim.run import TrainingRun
 from distsms.shards.from_arrays import write_data
 from distsms.workflow import auto_lambda
 from tests.cli.test_train_files import payments
@@ -194,3 +196,33 @@ def test_names_in_messages_are_left_as_they_are(tmp_path):
         distsms.train(path, **own)
     with pytest.raises(InputError, match=r"data--old.csv: has no column 'b--y'; it has 'y', 'a--x'"):
         distsms.train(path, label="b--y")
+
+
+@pytest.mark.parametrize("given, expected", [(None, 1), ("2", 2)])
+def test_blas_has_as_many_threads_as_the_kernels(tmp_path, monkeypatch, given, expected):
+    """While anything trains from Python, whatever it had before; and then it has those again."""
+
+    def threads():
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    X, y, _, _ = rows(100)
+    write_data(tmp_path / "d", X, y)
+    settings = {"solver": "lbfgs", "lambdas": [1e-1, 1e-2], "folds": 2}
+    calls = [
+        lambda: distsms.train((X, y), solver="lbfgs", check=False),
+        lambda: distsms.path(tmp_path / "d", **settings),
+        lambda: distsms.baseline(tmp_path / "d", tmp_path / "out", methods=["distsms"], **settings),
+        lambda: SMSClassifier(solver="lbfgs").fit(X, y),
+    ]
+    seen, solve = [], TrainingRun._solve
+    monkeypatch.setattr(TrainingRun, "_solve", lambda run: (seen.append(threads()), solve(run)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    for call in calls:
+        seen.clear()
+        with threadpool_limits(3, "blas"):
+            call()
+            assert threads() == {3}
+        assert seen
+        assert all(each == {expected} for each in seen)
