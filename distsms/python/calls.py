@@ -34,8 +34,8 @@ def ranks_of(comm: Any, arguments: Mapping[str, Any]) -> Communicator:
 
 
 def blas_like_kernels() -> threadpool_limits:
-    """Give BLAS as many threads as the kernels have, within a `with`: one for each core would slow down the small
-    systems of equations of the solver and the proof. A command sets the environment for that, before NumPy is loaded."""
+    """Give BLAS as many threads as the kernels have, within a `with`. One for each core would slow down the small
+    systems of equations of the solver and the proof. A command sets the environment for it, before NumPy is loaded."""
     return threadpool_limits(thread_count(), "blas")
 
 
