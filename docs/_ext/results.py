@@ -7,10 +7,10 @@
 
 reads docs/results/data/attack-101.json, and inserts the table that the program prints and a line about its origin:
 date, commit, machine. The table is folded: readers open what they want to look up. The content of the directive is
-the command that writes the file again. If the file is missing, the page says so and shows the command. `show` selects
-one of several tables of a program, the picture with which a page begins, or a figure; of several figures it names one,
-as in `figure web8 prbep`. So no number is typed by hand. The name `history` stands for all files of versions,
-history-VERSION.json.
+the command that writes the file again, which may be left out of all but one of those of a file. If the file is
+missing, the page says so and shows the command. `show` selects one of several tables of a program, the picture with
+which a page begins, or a figure; of several figures it names one, as in `figure web8 prbep`. So no number is typed by
+hand. The name `history` stands for all files of versions, history-VERSION.json.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Results(SphinxDirective):
             return self._history([records.read(path) for path in paths], show, command)
         found = records.read(paths[0]) if paths and paths[0].exists() else None
         if found is None or not has(found, show):
-            lacking = f"There are no results for this table yet. This command measures them:\n\n{command}"
-            return self.parse_text_to_nodes(f":::{{note}}\n{lacking}\n:::")
+            measured = f"This command measures them:\n\n{command}" if self.content else ""
+            return self.parse_text_to_nodes(f":::{{note}}\nThere are no results for this yet. {measured}\n:::")
         if show == "picture":
             return [in_page(page_pictures.PICTURES[self.arguments[0]](found["records"]), self.arguments[0])]
         if show.startswith("figure"):
