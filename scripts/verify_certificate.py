@@ -218,8 +218,7 @@ def main(words=None, kind=Problem, plane=plane, risk=risk):
     y, row, col, val, weights, groups = map(np.array, read(pathlib.Path(args.rows), info, table, args))
     n, columns, a = len(y), len(w), np.ones(len(y)) if weights.ndim == 0 else weights.astype(float)
     if not (n,) == c.shape == (of["n"],) or of["weights"] == (weights.ndim == 0) or max(col) >= columns or min(col) < 0:
-        found = f"{n} rows, columns {min(col)} to {max(col)}"
-        raise SystemExit(f"refused: {args.rows} has {found}: not the certificate's")
+        raise SystemExit(f"refused: {args.rows}: {n} rows, columns {min(col)} to {max(col)}: not the certificate's")
     p = kind(info["measure"], y, a, groups, args.exact)
     val = val.astype(of["dtype"]).astype(float)
     val = val / (np.sqrt(np.bincount(row, val * val, n))[row] if here["normalize"] == "l2" else 1)
