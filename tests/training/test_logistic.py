@@ -94,13 +94,13 @@ def test_what_has_no_meaning_is_refused_in_words():
         settings_for("logistic", "lmvm", lam=1.0, c_mu=10.0)
     with pytest.raises(InputError, match="only rocarea can"):
         Measure.parse("logistic").within("pairs")
-    for name in ("logistic", "log-loss", "brier"):
+    for name in ("logistic", "LOGISTIC", "Logistic-Balanced", "Log-Loss", "brier"):
         with pytest.raises(InputError, match="smaller where models are better"):
             check_chooser(name)
     with pytest.raises(Exception, match="at least 0"):
         not_negative("-1")
     assert chooser("logistic", None) == "rocarea" and chooser("logistic-balanced", "prbep") == "prbep"
-    assert path_measures("logistic-balanced") == "logistic-balanced"
+    assert path_measures("logistic-balanced") == path_measures("Logistic-Balanced") == "logistic-balanced"
 
 
 @pytest.mark.serial
