@@ -370,10 +370,13 @@ def test_rows_that_it_cannot_have(comm, monkeypatch):
     objective = problem("sparse", comm)[0]
     objective.features = SideBySide([objective.features])
     settings = Settings(1e-3, 1e-4, solver="lbfgs")
+    assert not suits(objective, settings)
     assert ascend(objective, settings, lambda state, w: None) is None
     assert minimize(objective, settings).status is Status.PROVED
     monkeypatch.setattr(dual_ascent, "GATHERED", 1)
-    assert (ascend(problem("sparse", comm)[0], settings, lambda state, w: None) is None) == (comm.size > 1)
+    objective = problem("sparse", comm)[0]
+    assert (ascend(objective, settings, lambda state, w: None) is None) == (comm.size > 1)
+    assert suits(objective, settings) and minimize(objective, settings).status is Status.PROVED
 
 
 @pytest.mark.serial
