@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.losses import pairwise_kernels as kernel
 from distsms.losses.pairwise import SortedClass
-from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
 
 scores = st.lists(st.one_of(st.integers(-4, 4).map(float), st.floats(-4, 4, width=32)), min_size=1, max_size=12)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Condition, HeadMeasure
 from distsms.base.scored import Scored
 from distsms.metrics import operating_points as points
 from distsms.metrics import ranking, tied_scores
 from distsms.metrics.operating_points import contingency
-from distsms.parallel.communicator import Communicator
 from tests.support.files import on_root
 from tests.support.problems import drawn_scores, local_part
 

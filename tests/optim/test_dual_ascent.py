@@ -12,6 +12,7 @@ from scipy.special import expit, xlogy
 from sklearn.linear_model import LogisticRegression
 
 from distsms.base.choices import STEPS
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows, SparseRows
@@ -25,7 +26,6 @@ from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from tests.support.examples import EXAMPLES
 from tests.support.problems import asked, data, noting, share

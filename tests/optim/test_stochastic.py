@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import make_loss
 from distsms.matrix import local
 from distsms.matrix.augmented import with_bias
@@ -20,7 +21,6 @@ from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, descends
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import MemoryBudget, load
 from distsms.shards.from_arrays import write_data
 from tests.optim.test_curvature import KINDS, rows_of

@@ -12,6 +12,7 @@ import pytest
 from scipy import optimize
 from scipy.sparse import csr_matrix, diags, hstack, random
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.optim import run
 from distsms.optim.course import SmoothingSchedule
@@ -22,7 +23,6 @@ from distsms.optim.result import Status, StopRun
 from distsms.optim.run import minimize, scale_of
 from distsms.optim.settings import Settings, usual_pairs
 from distsms.optim.solvers.base import solver_class
-from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import data, noting, objective
 

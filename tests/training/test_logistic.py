@@ -12,6 +12,7 @@ from scipy.special import expit
 from sklearn.datasets import dump_svmlight_file
 
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import FAMILIES, Measure, check_chooser
 from distsms.base.scored import Scored
@@ -21,7 +22,6 @@ from distsms.models import model
 from distsms.models.evaluation import EvaluatedRows, EvaluationOptions, evaluate, extra_measures
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.python import api
 from distsms.python.estimator import SMSClassifier
 from distsms.shards import from_arrays
