@@ -24,8 +24,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import distsms.cli.main  # noqa: F401 - before NumPy is loaded: threads of BLAS on every worker slow down all of them
+from distsms.base.communicator import Communicator
 from distsms.matrix import local
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import launched_size, world
 from tests.support.examples import EXAMPLES
 from tests.support.rank_tests import RANKS, RankTests

@@ -16,13 +16,13 @@ import pytest
 from scipy import sparse
 
 import distsms
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.scored import Scored
 from distsms.matrix import local as matrix_local
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel import mpi
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator
 from distsms.python import api
 from distsms.shards import dataset, from_arrays

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.base.scored import Scored
 from distsms.metrics import differences
 from distsms.metrics.differences import JudgedRows
-from distsms.parallel.communicator import Communicator
 from scripts.experiments.feature_fits import MOST_LAMBDAS, climb
 from scripts.experiments.feature_sets import SetRows, quarters
 from scripts.experiments.features import difference

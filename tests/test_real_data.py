@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective, Request
@@ -12,7 +13,6 @@ from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from tests.support.files import parse
 from tests.support.problems import asked, share
 

@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 
 import distsms
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.losses.dual_bound import ADDITIONS, dual_bound
 from distsms.losses.registry import make_loss
-from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
 from scripts import verify_certificate as checker
 from scripts import verify_labelings as labelings

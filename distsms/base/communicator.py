@@ -133,9 +133,9 @@ class Communicator:
 
     def root_first(self, make: Callable[[], T]) -> T:
         """Call `make` on the root, which compiles kernels, then on the others; return its result. **Collective.**"""
-        result = make() if self.is_root else None
+        made = [make()] if self.is_root else []
         self.barrier()
-        return make() if result is None else result
+        return made[0] if made else make()
 
     def of_root(self, make: Callable[[], T]) -> T:
         """Return on every rank what `make` returns on the root; if it fails there, all ranks fail. **Collective.**"""

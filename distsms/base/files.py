@@ -323,12 +323,11 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise InputError if no file can be written at `path`: before a run rather than at its end."""
-    folder = Path(path).absolute().parent
+    folder = real_path(path).parent
     if not folder.is_dir():
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{path}: no permission to write in {folder}")
-    real_path(path)
     require_regular(Path(path))
 
 

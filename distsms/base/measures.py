@@ -168,7 +168,7 @@ RIVALS = tuple(name for name, family in FAMILIES.items() if family.rival)
 """What other programs train; here with a proved gap, so that models can be compared."""
 
 RANKING = tuple(name for name, family in FAMILIES.items() if family.of_paper)
-"""The two measures of the paper. `path` and `baseline` work with these."""
+"""The two measures of the paper."""
 
 ALIASES = {"auc": "rocarea", "roc_auc": "rocarea", "roc-auc": "rocarea"}
 """Other names that are understood."""
@@ -273,19 +273,21 @@ def check_ranking(name: str) -> str:
     except InputError:
         measure = None
     if measure is None or not measure.family.on_paths:
-        raise InputError(f"{name!r} is not one of: {', '.join(RANKING)}, pauc@BETA such as pauc@0.05")
+        raise InputError(f"{name!r} is not one of: {', '.join([*RANKING, *GROUPED])}, pauc@BETA such as pauc@0.05")
     return measure.name
 
 
 def check_path_measures(text: str) -> str:
     """Return what a path trains for: a ranking, one of `RIVALS`, or pauc@ with several BETA, joined by commas."""
-    if text in RIVALS:
-        return text
+    if (name := text.lower()) in RIVALS:
+        return name
     family, _, betas = text.partition("@")
     if not betas:
         return check_ranking(text)
-    names = (beta if "@" in beta else f"{family}@{beta}" for beta in betas.split(","))
-    return ",".join(dict.fromkeys(map(check_ranking, names)))
+    names = dict.fromkeys(check_ranking(beta if "@" in beta else f"{family}@{beta}") for beta in betas.split(","))
+    if len(names) > 1 and not all(name.startswith("pauc@") for name in names):
+        raise InputError(f"{text!r}: a path trains for several measures only if all are pauc@, such as pauc@0.05,0.2")
+    return ",".join(names)
 
 
 _NUMBER = r"(\d+\.?\d*|\.\d+)((?:e[+-]?\d+)?)"
@@ -348,7 +350,7 @@ class Condition(NamedTuple):
         pattern = rf"(fpr<=|precision>=|recall>=|top=){_NUMBER}(%?)"
         if match := re.fullmatch(pattern, str(text).replace(" ", ""), re.ASCII):
             quantity, level, percent = match[1].rstrip("<>="), float(match[2] + match[3]), bool(match[4])
-            if quantity == "top" and not percent and level >= 1 and level == int(level):
+            if quantity == "top" and not percent and level >= 1 and level.is_integer():
                 return cls(quantity, level, False)
             if percent:  # 0.1% is the same number as 0.001
                 level = level / 100 if match[3] else float(f"{match[2]}e-2")
@@ -392,7 +394,7 @@ def display_name(name: str) -> str:
 
 def check_chooser(name: str) -> str:
     """Return the name, not an alias, if held-out rows can be measured by it to choose a lambda; else InputError."""
-    name = ALIASES.get(name, name)
+    name = ALIASES.get(name.lower(), name.lower())
     family = FAMILIES.get(name)
     if family == ERROR_RATE:
         raise InputError("error-rate is smaller where models are better; choose by accuracy, which is 1 less it")

@@ -61,8 +61,6 @@ class SortedClass:
 
     def tabulate(self, q: Floats, nu: float, weights: Floats | None = None) -> None:
         """Set the sorted values q, and forget all points. Local; O(k)."""
-        if len(q) + 2 > len(self._table.value):
-            self._table = Table.allocate(len(q))
         self._nu, self.sums = nu, np.zeros(3)  # over the pairs so far: of max(0, t), of its Huber hinge, and of beta
         self._d, self._m = kernel.tabulate(q, weights, nu, self._table)
 

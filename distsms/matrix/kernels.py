@@ -58,10 +58,11 @@ def _prefetch(_: Any, array: Any, i: Any) -> Any:
 
 
 @njit()
-def _value(values: Values, k: Any) -> Any:
-    if values is None:
+def number_at(numbers: Values, k: Any) -> Any:
+    """Return number k of values or factors; 1 where they are None."""
+    if numbers is None:
         return 1.0
-    return np.float64(values[k])
+    return np.float64(numbers[k])
 
 
 @njit()
@@ -170,19 +171,19 @@ def dot_rows(columns: Array, values: Values, runs: Runs, part: Part, w: Array, o
                 while k + _THREE < stop:
                     _fetch(columns, values, k)
                     _foresee(w, columns, k, reach, 4)
-                    a += _value(values, k) * w[columns[k]]
-                    b += _value(values, k + _ONE) * w[columns[k + _ONE]]
-                    a += _value(values, k + _TWO) * w[columns[k + _TWO]]
-                    b += _value(values, k + _THREE) * w[columns[k + _THREE]]
+                    a += number_at(values, k) * w[columns[k]]
+                    b += number_at(values, k + _ONE) * w[columns[k + _ONE]]
+                    a += number_at(values, k + _TWO) * w[columns[k + _TWO]]
+                    b += number_at(values, k + _THREE) * w[columns[k + _THREE]]
                     k += _FOUR
             while k + _ONE < stop:
                 _foresee(w, columns, k, reach, 2)
-                a += _value(values, k) * w[columns[k]]
-                b += _value(values, k + _ONE) * w[columns[k + _ONE]]
+                a += number_at(values, k) * w[columns[k]]
+                b += number_at(values, k + _ONE) * w[columns[k + _ONE]]
                 k += _TWO
             if k < stop:
                 _foresee(w, columns, k, reach, 1)
-                a += _value(values, k) * w[columns[k]]
+                a += number_at(values, k) * w[columns[k]]
             out[_place(runs.order, runs.block, q)] = a + b
             q += 1
 
@@ -211,19 +212,19 @@ def add_rows(
                 while k + _THREE < stop:
                     _fetch(columns, values, k)
                     _foresee(out, columns, k, reach, 4)
-                    out[columns[k]] += c * _value(values, k)
-                    out[columns[k + _ONE]] += c * _value(values, k + _ONE)
-                    out[columns[k + _TWO]] += c * _value(values, k + _TWO)
-                    out[columns[k + _THREE]] += c * _value(values, k + _THREE)
+                    out[columns[k]] += c * number_at(values, k)
+                    out[columns[k + _ONE]] += c * number_at(values, k + _ONE)
+                    out[columns[k + _TWO]] += c * number_at(values, k + _TWO)
+                    out[columns[k + _THREE]] += c * number_at(values, k + _THREE)
                     k += _FOUR
             while k + _ONE < stop:
                 _foresee(out, columns, k, reach, 2)
-                out[columns[k]] += c * _value(values, k)
-                out[columns[k + _ONE]] += c * _value(values, k + _ONE)
+                out[columns[k]] += c * number_at(values, k)
+                out[columns[k + _ONE]] += c * number_at(values, k + _ONE)
                 k += _TWO
             if k < stop:
                 _foresee(out, columns, k, reach, 1)
-                out[columns[k]] += c * _value(values, k)
+                out[columns[k]] += c * number_at(values, k)
 
 
 @njit()
@@ -248,7 +249,7 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
             a = 0.0
             while k < stop:
                 _foresee(w, columns, k, reach, 1)
-                a += abs(_value(values, k) * w[columns[k]])
+                a += abs(number_at(values, k) * w[columns[k]])
                 k += _ONE
             best = max(best, a * (length + 2.0) * factor_of(factors, _place(runs.order, runs.block, q)))
             q += 1
@@ -280,7 +281,7 @@ def describe_columns(
                 j = columns[k]
                 counts[j] += 1.0
                 if not ones:
-                    size = abs(_value(values, k)) * factor
+                    size = abs(number_at(values, k)) * factor
                     largest[j] = max(largest[j], size)
                     squares[j] += size**2
                 k += _ONE
@@ -303,12 +304,12 @@ def add_products(columns, values, runs, part, factors, group, weights, sums, pro
                 continue
             total, product, factor = sums[group[i]], products[group[i]], factor_of(factors, i)
             for k in range(start, stop):
-                x = factor * _value(values, k)
+                x = factor * number_at(values, k)
                 left = factor_of(weights, i) * x
                 total[columns[k]] += left
                 row = product[columns[k]]
                 for other in range(start, k + _ONE):  # columns ascend
-                    row[columns[other]] += left * (factor * _value(values, other))
+                    row[columns[other]] += left * (factor * number_at(values, other))
 
 
 @njit()
@@ -324,12 +325,12 @@ def row_lengths(columns: Array, values: Values, runs: Runs, part: Part, out: Arr
             largest: Any = 0.0
             k = start
             while k < stop:
-                largest = max(largest, abs(_value(values, k)))
+                largest = max(largest, abs(number_at(values, k)))
                 k += _ONE
             a = 0.0
             k = start if largest > 0 else stop
             while k < stop:
-                a += (_value(values, k) / largest) ** 2
+                a += (number_at(values, k) / largest) ** 2
                 k += _ONE
             out[_place(runs.order, runs.block, q)] = largest * np.sqrt(a)
             q += 1

@@ -85,11 +85,11 @@ class Extent:
         if len(indices) < MANY:
             np.minimum.at(self.low, indices, values)
             np.maximum.at(self.high, indices, values)
+            np.add.at(self.count, indices, 1)
         else:
-            _extend(indices, values, self.low, self.high)
-        self.count += np.bincount(indices, minlength=len(self.count))
+            _extend(indices, values, self.low, self.high, self.count)
         if weights is not None:
-            self.mass += np.bincount(indices, weights, len(self.mass))
+            np.add.at(self.mass, indices, weights)
 
     def merge(self, n: int, comm: Communicator) -> NDArray[np.bool_]:
         """Combine the extents of all ranks' rows, n together; return which columns are 1 only. **Collective.**"""
@@ -173,7 +173,7 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
                 continue
             t = (values - middle[indices]) / size[indices]
             for k, term in enumerate((t, t * t)):
-                sums[k] += np.bincount(indices, weights * term, p)
+                np.add.at(sums[k], indices, weights * term)
     if weight is None:  # each sum is two whole numbers, in the rows 0 and 1, or 2 and 3; see `_add_whole`
         whole = comm.sum(whole)
         first, second = (whole[::2] + whole[1::2] / 2.0**_BITS) / 2.0**_BITS
@@ -195,11 +195,12 @@ def _add_whole(indices: NDArray[Any], values: Floats, middle: Floats, size: Floa
 
 
 @njit()
-def _extend(indices, values, low, high):  # type: ignore[no-untyped-def]
-    """Include entries in the extremes of their columns, (p,)."""
+def _extend(indices, values, low, high, count):  # type: ignore[no-untyped-def]
+    """Include entries in the extremes of their columns, (p,), and count them."""
     for k in range(len(indices)):
         j = indices[k]
         low[j], high[j] = min(low[j], values[k]), max(high[j], values[k])
+        count[j] += 1
 
 
 @njit(error_model="numpy")

@@ -55,7 +55,7 @@ class SmoothingSchedule:
         """Raise StopRun if a fixed width alone keeps the gap above the target."""
         if self._fixed and last.smoothing_gap > target / 2:
             share = f"smoothing with nu = {self.nu:.3g} adds {last.smoothing_gap:.3g} to the gap"
-            raise StopRun(Status.FLOOR, f"{share}; a smaller --c-mu adds less")
+            raise StopRun(Status.FLOOR, f"{share}; a smaller c_mu adds less")
 
     def matters(self, last: Evaluation, target: float) -> bool:
         """Return whether to reduce the width and restart a solver that can make no further progress."""

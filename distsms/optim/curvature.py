@@ -19,7 +19,8 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.losses.pairwise import sort_with_rows
 from distsms.matrix.base import Features, RowEntries
-from distsms.optim.rows import column_of, number_at
+from distsms.matrix.kernels import number_at
+from distsms.optim.rows import column_of
 from distsms.optim.solvers.base import OtherVariables, Problem
 
 FIRST, GROWTH, DEAREST = 5, 2, 30.0

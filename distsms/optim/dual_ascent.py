@@ -66,14 +66,14 @@ def is_usual(objective: Objective, settings: Settings) -> bool:
 
 
 def suits(objective: Objective, settings: Settings) -> bool:
-    """Return whether a run from w = 0 shall have an opening: none with checkpoints or streamed rows. **Collective.**"""
+    """Return whether a run from w = 0 has an opening: none with checkpoints, or rows out of memory. **Collective.**"""
     loss, features = objective.losses[0], objective.features
     least = 1 if loss.family.smooth_by_itself else LEAST
     possible = is_usual(objective, settings) and loss.family.has_dual and settings.checkpoint_every is None
     if not (possible and settings.max_evaluations > least):
         return False
-    n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
-    return not streamed and ascends(n, objective.p, loss.family.smooth_by_itself)
+    n, unseen = objective.comm.sum(np.array([features.shape[0], np.sum(~features.rows_in_memory())], float))
+    return not unseen and ascends(n, objective.p, loss.family.smooth_by_itself)
 
 
 def ascend(objective: Objective, settings: Settings, watch: Watcher) -> Opened | None:

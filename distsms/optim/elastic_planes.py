@@ -86,7 +86,8 @@ class ElasticPlanes(Planes):
         self, planes: Floats, alpha: Floats, scale: float, shift: Floats | float
     ) -> tuple[Floats, Floats]:
         """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), S soft
-        thresholding by l1, from a guess (k,), and the w there. **Collective** among ranks with the solver.
+        thresholding by l1, from a guess (k,), and the w there, or that of the step before if all `ROUNDS` were taken.
+        **Collective** among ranks with the solver.
         """
         k, l1, root = len(alpha), self.regularizer.l1, self._vectors.root_values
         d, alpha = self._d[:k], alpha.copy()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distsms.base import errors
+from distsms.base.formatting import finite
 from distsms.base.typing import Floats
 
 
@@ -118,10 +119,7 @@ class Result:
             del values["ways"]
         if not (self.ways or self.width):
             del values["width"]
-        finite = {
-            key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in values.items()
-        }
-        return finite | {"status": self.status.name.lower(), "exit_code": self.status.exit_code}
+        return finite(values) | {"status": self.status.name.lower(), "exit_code": self.status.exit_code}
 
 
 class Snapshot(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
+from distsms.matrix.kernels import number_at
 
 EPS = float(np.finfo(float).eps)
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
@@ -21,14 +22,6 @@ def column_of(columns: Any, k: Any, begin: Any) -> Any:
     if columns is None:
         return k - begin
     return columns[k]
-
-
-@njit()
-def number_at(numbers: Any, k: Any) -> Any:
-    """Return number k of the values or factors of `RowEntries`; 1 where they are None."""
-    if numbers is None:
-        return 1.0
-    return np.float64(numbers[k])
 
 
 @njit()

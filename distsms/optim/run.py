@@ -73,7 +73,6 @@ def minimize(
 
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:
     """Return a slice of the factors from the solver's variables to w, or None if it works on w. **Collective.**"""
-    settings.check_measure(objective.losses[0].family.name, objective.losses[0].family)
     exponent = settings.scaling_of(objective.p)
     if not (settings.traits.scaled and exponent):
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, naming_failures, require_space
+from distsms.base.files import atomic_write, naming_failures, real_path, require_space
 from distsms.workflow.report import report_data
 from distsms.workflow.requests import ReportRequest
 
@@ -62,7 +62,7 @@ def report(request: ReportRequest, comm: Communicator) -> Report:
 
             text, drawings = sections.compose(data)
             page = text.encode("utf-8", "backslashreplace")  # file names need not be valid Unicode
-            require_space(Path(request.output).absolute().parent, len(page))
+            require_space(real_path(request.output).parent, len(page))
             with atomic_write(request.output) as file:
                 file.write(page)
             figures = list[str]()

@@ -1,13 +1,9 @@
-"""The communicators of one process: that of the program, and mpi4py's."""
+"""mpi4py's communicator of this process alone."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
-
-from distsms.base.communicator import Communicator
-
-__all__ = ["Communicator", "self_communicator"]
 
 
 def self_communicator() -> Any:

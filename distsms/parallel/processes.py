@@ -40,7 +40,7 @@ class Activity:
 
 def fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; empty if the process has ended."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as file:
         return file.read().rsplit(")", 1)[1].split()
     return []
 
@@ -60,6 +60,10 @@ def parent(pid: int) -> int:
     return int((fields(pid) or ["", "0"])[1])
 
 
+def children(pid: int) -> list[int]:
+    return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(child) == pid]
+
+
 def waited() -> float:
     """Return the seconds since this process, or a launcher that is its parent, was started; 0 if Linux does not say."""
     own, above = os.getpid(), os.getppid()
@@ -70,7 +74,7 @@ def waited() -> float:
 
 
 def name(pid: int) -> str:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", errors="replace") as file:
         return file.read().strip()
     return ""
 
@@ -99,11 +103,8 @@ def others_gone(pid: int) -> int:
     started, launcher = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0)), parent(pid)
     if not started or name(launcher) not in LAUNCHERS:
         return 0
-    alive = 0
-    for child in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        state, above, *_ = fields(child) or ("", "0")
-        alive += int(above) == launcher and state not in ("Z", "X") and rank_of(child) != "?"
-    return max(0, started - alive)
+    alive = [child for child in children(launcher) if state(child) not in ("", "Z", "X") and rank_of(child) != "?"]
+    return max(0, started - len(alive))
 
 
 def rank_of(pid: int) -> str:

@@ -198,15 +198,15 @@ class Watcher:
         return f"on {os.uname().nodename}, process {self.parent}{why and ', which ' + why}"
 
     def receive(self, sock: socket.socket) -> None:
-        """Read one datagram and act on it; drop it if it is not from this job, or old."""
+        """Read one datagram and act on it; drop it if it is old, or from a rank of which nothing more is expected."""
         try:
             data, address = sock.recvfrom(4096)
         except OSError:
             return
         message = Message.unpack(data, self.key)
-        if message is None or message.number <= self.heard.get(message.rank, message.number):
+        if message is None or message.rank not in self.others or message.number <= self.heard[message.rank]:
             return
-        first, self.heard[message.rank] = not self.heard.get(message.rank), message.number
+        first, self.heard[message.rank] = not self.heard[message.rank], message.number
         self.peers[message.rank] = [(sock, None if self.rank else address)]
         if message.kind == "end":
             kill_rank(self.parent, self.launcher)
@@ -253,7 +253,8 @@ class Watcher:
         patience = self.timeout if self.survive and self.begun else processes.DEATH_GRACE
         if any(now - then > patience for then in self.died.values()):
             self.end(", ".join(f"rank {rank} ({self.about[rank]}) has died" for rank in sorted(self.died)))
-        if self.rank == 0 and self.start and now - self.start > UNHEARD:
+        # Before the work begins, `start` is needed above, and silent ranks end the job.
+        if self.rank == 0 and self.begun and self.start and now - self.start > UNHEARD:
             self.start = 0.0
             if unheard := sorted(self.others - set(self.answered)):
                 say(f"warning: ranks {unheard} are not watched, since no UDP message arrives from their hosts")
@@ -336,9 +337,9 @@ def wait_for_setup(timeout: float) -> tuple[bytes, list[int]]:
                 launcher, rank = processes.parent(parent), processes.rank_of(parent)
                 me = f"rank {rank} (on {os.uname().nodename}, process {parent})"
                 stopped = [
-                    f"; rank {processes.rank_of(pid)} (process {pid}) {STATES[processes.state(pid)]}"
-                    for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-                    if processes.parent(pid) == launcher and processes.state(pid) in STATES
+                    f"; rank {processes.rank_of(pid)} (process {pid}) {STATES[state]}"
+                    for pid in processes.children(launcher)
+                    if (state := processes.state(pid)) in STATES
                 ]
                 say(
                     f"{me} has waited {waited:.0f} s for MPI to start (--stall-timeout): another rank hangs while it "

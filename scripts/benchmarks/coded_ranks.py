@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from distsms.base.communicator import Communicator
 from distsms.matrix.code_maps import CodeMap
 from distsms.matrix.coded import CodedRows, code_rows
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from distsms.shards.coded_columns import rows_of_part
 from scripts.benchmarks.coded import maps, products

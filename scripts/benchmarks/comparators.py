@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Result, State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load_matrix, read_manifest
 from scripts.benchmarks.measuring import EPSILON, LAMBDA, Row, Set, objective_of, row, say
 from scripts.benchmarks.running import run_module

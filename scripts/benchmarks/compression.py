@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from distsms.parallel.communicator import Communicator
+from distsms.base.communicator import Communicator
 from distsms.shards.dataset import MemoryBudget, load, load_matrix, read_manifest
 from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import COMPRESSIONS, Manifest

@@ -31,6 +31,7 @@ for name in ("OMP", "OPENBLAS", "MKL"):  # all cores for the one process; before
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
@@ -45,7 +46,6 @@ from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Result
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from scripts import records
 from scripts.compare.tables import markdown
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.features.growing import MIN_LEAF, grow, singles
 from distsms.features.rows import Rows
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from scripts.benchmarks.coded import MOST, compared
 from scripts.benchmarks.measuring import Row, Set, row, timed

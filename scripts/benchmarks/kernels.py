@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import make_loss
 from distsms.matrix import local
 from distsms.matrix.code_maps import Categories
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from distsms.matrix.local import DenseRows, SparseRows
-from distsms.parallel.communicator import Communicator
 
 ROW = 40  # entries of a sparse row
 POSITIVE = 0.03

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import SHOWN
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load_matrix, read_manifest
 from scripts.benchmarks.made import MADE
 from scripts.benchmarks.measuring import Row, Set, objective_of, row, say

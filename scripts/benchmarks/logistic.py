@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.optim.objective import Objective, Request
@@ -29,7 +30,6 @@ from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from distsms.shards.dataset import load_matrix, read_manifest
 from scripts.benchmarks.measuring import Row, Set, row, say

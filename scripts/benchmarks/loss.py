@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distsms.parallel.communicator import Communicator
+from distsms.base.communicator import Communicator
 from distsms.shards.dataset import load_matrix, read_manifest
 from scripts.benchmarks.measuring import Row, Set, objective_of, requests, row, timed
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.optim.objective import Objective, Request
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock, load
 
 LAMBDA, EPSILON = 1e-6, 1e-3

@@ -34,6 +34,7 @@ for name in ("OMP", "OPENBLAS", "MKL", "NUMBA"):  # one core for each process; b
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.cli.types import count, positive
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
@@ -41,7 +42,6 @@ from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import ElasticNet
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from distsms.parallel.vectors import choose_step, make_vectors
 from scripts import records

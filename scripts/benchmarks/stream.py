@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distsms.parallel.communicator import Communicator
+from distsms.base.communicator import Communicator
 from distsms.shards.dataset import MemoryBudget, load, read_manifest
 from distsms.shards.manifest import Manifest
 from scripts.benchmarks.measuring import Row, Set, row

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+from distsms.base.communicator import Communicator
 from distsms.optim.objective import Objective, Request
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from scripts.benchmarks.measuring import Set, Triad, objective_of, requests
 

@@ -20,8 +20,8 @@ from distsms.parallel.signals import StopSignals
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from distsms.base.communicator import Communicator
     from distsms.optim.settings import Settings
-    from distsms.parallel.communicator import Communicator
     from distsms.shards.manifest import Manifest
     from scripts.compare.grid import CompletedRun, RunSpec, RunStore
     from scripts.compare.runner import Runner

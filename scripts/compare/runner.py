@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.files import require_space
 from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, HeadMeasure
@@ -34,7 +35,6 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest

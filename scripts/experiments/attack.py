@@ -24,9 +24,9 @@ from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.cli.types import count, positive
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from scripts import records
 from scripts.experiments.attacks import judgement, problems, report

@@ -34,12 +34,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.formatting import format_bytes
 from distsms.base.scored import Scored
 from distsms.cli.types import count, positive
 from distsms.matrix.code_maps import Categories
 from distsms.metrics.ranking import rocarea
-from distsms.parallel.communicator import Communicator
 from distsms.shards.coded_columns import CodedColumns, Codes
 from distsms.shards.manifest import prepare, publish, read_manifest
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard

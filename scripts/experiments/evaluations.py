@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import SHOWN
 from distsms.cli.types import count, positive
 from distsms.losses.registry import make_loss
@@ -28,7 +29,6 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from scripts import records
 from scripts.compare.tables import markdown

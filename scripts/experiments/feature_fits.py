@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import RANKING, Measure
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
@@ -26,7 +27,6 @@ from distsms.features.growing import MIN_LEAF
 from distsms.matrix.arrays import as_features
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 from distsms.training import fit as training
 from distsms.training.solver_choice import settings_for

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import RANKING, SHOWN
 from distsms.base.scored import Scored
 from distsms.cli.types import positive
@@ -28,7 +29,6 @@ from distsms.metrics import confidence, ranking
 from distsms.optim.result import State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load_matrix, read_manifest
 from scripts import records
 from scripts.benchmarks.measuring import Set, objective_of

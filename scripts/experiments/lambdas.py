@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.hashing import row_keys
 from distsms.base.measures import RANKING, SHOWN, Measure
 from distsms.base.scored import Scored
 from distsms.matrix.arrays import as_features
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import fit

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import SHOWN
 from distsms.base.typing import Floats
 from distsms.cli.types import count, positive
@@ -30,7 +31,6 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.records import Record

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import distsms
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import ranking
 from distsms.metrics.confidence import LEVEL, rocarea_difference_interval, rocarea_estimate
 from distsms.metrics.ranking import placements
-from distsms.parallel.communicator import Communicator
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.features import shown

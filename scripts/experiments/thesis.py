@@ -38,6 +38,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from sklearn.metrics import roc_auc_score
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
 from distsms.cli.types import count
@@ -47,7 +48,6 @@ from distsms.matrix.moments import Moments
 from distsms.optim.objective import Objective
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards import from_arrays
 from distsms.training.fit import fit
 from distsms.training.normal_auc_closed import solve

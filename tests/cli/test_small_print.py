@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.models import model
-from distsms.parallel.communicator import Communicator
 from distsms.python import api
 from distsms.workflow.decisions import check
 

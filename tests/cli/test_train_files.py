@@ -16,12 +16,12 @@ from sklearn.metrics import roc_auc_score
 import distsms
 from distsms import cli
 from distsms.base import files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_LIMIT, InputError
 from distsms.base.files import temporary_folder
 from distsms.cli.train_text import TrainingNarrator
 from distsms.ingest import convert, frames
 from distsms.models import model
-from distsms.parallel.communicator import Communicator
 from distsms.shards import entries_in_memory
 from distsms.shards.dataset import read_ids, read_manifest
 from distsms.shards.manifest import MANIFEST

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from distsms.base.choices import STEPS
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics.operating_points import partial_area
 from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import read_manifest
 from distsms.shards.from_arrays import write_data
 from scripts.compare.grid import RunSpec, RunStore

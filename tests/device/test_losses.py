@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.device import runtime
 from distsms.device.losses import LOSSES, PlaceSearch
@@ -12,7 +13,6 @@ from distsms.device.place import OFFERED
 from distsms.device.runtime import DeviceVector
 from distsms.losses import binned
 from distsms.losses.registry import make_loss
-from distsms.parallel.communicator import Communicator
 from tests.losses.test_orderings import PLACEMENTS, placed
 from tests.support import oracles
 from tests.support.problems import spread_scores

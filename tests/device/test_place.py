@@ -6,10 +6,10 @@ import numba
 import pytest
 
 import distsms
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.device import place
-from distsms.parallel.communicator import Communicator
 
 pytestmark = pytest.mark.serial
 ROCAREA = Measure.parse("rocarea")

@@ -7,11 +7,11 @@ import pytest
 
 import distsms
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.device.place import PROCESSOR, place_of
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
 from distsms.training.fit import fit
 from distsms.training.task import Distribution, RunOptions, TrainingTask

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.models import model
-from distsms.parallel.communicator import Communicator
 from distsms.python import api
 from distsms.shards.sequence_rules import SequenceOptions
 from tests.docs import pages

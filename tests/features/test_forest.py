@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.tree import ExtraTreeClassifier
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.features import forest as forests
 from distsms.features import growing
@@ -22,7 +23,6 @@ from distsms.features.forest import MOST_LEAVES, Forest
 from distsms.features.rows import Rows
 from distsms.matrix import local
 from distsms.matrix.coded import to_csr
-from distsms.parallel.communicator import Communicator
 from distsms.shards.row_metadata import some
 from tests.support.problems import data, share
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.scored import Scored
 from distsms.metrics.ranking import rocarea
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import Manifest, load
 from distsms.shards.from_arrays import write_data
 from distsms.shards.row_metadata import in_range, read_weight_file

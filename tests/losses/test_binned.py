@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.cli.train_text import describe_interval
 from distsms.losses import binned
 from distsms.losses.registry import make_loss
@@ -20,7 +21,6 @@ from distsms.optim.objective import EPS, Objective, Request
 from distsms.optim.penalty import ElasticNet
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from tests.losses.test_orderings import PLACEMENTS, placed
 from tests.support import oracles
 from tests.support.problems import PAUC, data, problems, spread_scores

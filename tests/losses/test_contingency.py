@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 from scipy.sparse import csr_matrix
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import LARGEST_BETA, SMALLEST_BETA, Measure
 from distsms.losses.registry import loss_class, make_loss
@@ -21,7 +22,6 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
-from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import data, local_part, objective, problems
 

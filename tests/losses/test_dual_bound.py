@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.losses.dual_bound import dual_bound, share_of_pairs
 from distsms.losses.registry import make_loss
-from distsms.parallel.communicator import Communicator
 from tests.support.problems import share
 
 MEASURES = ["rocarea", "pauc@0.3", "prbep", "error-rate", "logistic", "logistic-balanced", "normal-auc"]

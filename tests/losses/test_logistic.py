@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.losses import logistic
 from distsms.losses.registry import make_loss
-from distsms.parallel.communicator import Communicator
 from tests.support.problems import local_part, problems
 
 NAMES = ("logistic", "logistic-balanced")

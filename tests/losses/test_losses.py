@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.losses.registry import make_loss
-from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import ALL, PAUC, WAYS, build, local_part, problems
 

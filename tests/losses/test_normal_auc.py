@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import normal_auc
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from tests.support.problems import data, local_part, objective, problems
 
 ALONE = Communicator()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.losses.registry import choose_ordering
 from distsms.losses.rocarea import RocAreaExchange
 from distsms.metrics import ranking
-from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
 from tests.support.problems import ALL, LOSSES, build, problems, share, spread_scores
 

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.losses import pairwise_kernels as kernel
 from distsms.losses.pairwise import SortedClass
-from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
 
 scores = st.lists(st.one_of(st.integers(-4, 4).map(float), st.floats(-4, 4, width=32)), min_size=1, max_size=12)
 weights = st.one_of(st.none(), st.integers(0, 99))
 
 
-def sorted_class(weighted=False):
-    """Return a class with room for one value."""
-    return SortedClass(np.zeros(1, np.intp), np.ones(1) if weighted else None, Communicator())
+def sorted_class(m, weighted=False):
+    """Return a class with room for m values."""
+    return SortedClass(np.zeros(m, np.intp), np.ones(1) if weighted else None, Communicator())
 
 
 def by_definition(q, b, nu, of_q, of_b):
@@ -42,7 +42,7 @@ def test_sums_are_those_by_definition(q, b, nu, unit, seed):
     q, b, rng = np.sort(q) * unit, np.array(b) * unit, np.random.default_rng(seed)
     of_q, of_b = (None, None) if seed is None else (rng.random(len(q)) + 1e-3, rng.random(len(b)) + 1e-3)
     for width in {nu, nu * unit}:
-        table, out, rows = sorted_class(seed is not None), np.empty(len(b)), np.arange(len(b), dtype=np.uint32)
+        table, out, rows = sorted_class(len(q), seed is not None), np.empty(len(b)), np.arange(len(b), dtype=np.uint32)
         table.tabulate(q, width, of_q)
         table.add_points(b, rows, 1.0, 0.0, 1.0, out, of_b)
         ones = np.ones(len(q)), np.ones(len(b))
@@ -56,7 +56,7 @@ def test_sums_are_those_by_definition(q, b, nu, unit, seed):
 @pytest.mark.parametrize("q, step, nu", [(1e16, 8, 0.1), (1e14, 4, 0.06), (1e13, 4, 1e-3), (1e12, 4, 0.06)])
 def test_widths_near_the_spacing_of_the_values(q, step, nu):
     """Where q + nu is rounded, the Huber hinge of a point above it is t - nu/2 all the same."""
-    table = sorted_class()
+    table = sorted_class(2)
     table.tabulate(np.array([q, q + 100]), nu)
     table.add_points(np.array([q + step]), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1), None)
     hinge, huber, beta = table.sums
@@ -69,7 +69,7 @@ def test_values_that_are_hardly_less_than_the_width_apart(weight):
     """Their difference is rounded to the width. The point is in the windows of both."""
     q, b = np.array([-1.0, -2.5e-33]), np.array([0.0])
     of_q, of_b = (None, None) if weight is None else (np.array([1.0, 0.5]), np.array([weight]))
-    table, out = sorted_class(weight is not None), np.empty(1)
+    table, out = sorted_class(2, weight is not None), np.empty(1)
     table.tabulate(q, 1.0, of_q)
     table.add_points(b, np.zeros(1, np.uint32), 1.0, 0.0, 1.0, out, of_b)
     np.testing.assert_allclose(table.gamma(), (weight or 1.0) * np.array([1.0, 2.5e-33]), rtol=1e-12)
@@ -81,7 +81,7 @@ def test_many_values_lose_no_digits():
     """Two thousand windows of many values each: rounding errors do not grow from one to the next."""
     rng = np.random.default_rng(0)
     q, b = np.sort(rng.normal(size=50_000)), rng.normal(size=40)
-    table, out = sorted_class(), np.empty(len(b))
+    table, out = sorted_class(len(q)), np.empty(len(b))
     table.tabulate(q, 0.004)
     table.add_points(b, np.arange(len(b), dtype=np.uint32), 1.0, 0.0, 1.0, out, None)
     of_point, of_value, sums = by_definition(q, b, 0.004, np.ones(len(q)), np.ones(len(b)))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.losses.registry import make_loss
-from distsms.parallel.communicator import Communicator
 from tests.losses.test_prbep_exchange import Watched, drifting
 from tests.support.problems import local_part, problems
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import top_k
-from distsms.parallel.communicator import Communicator
 from tests.support.problems import problems, share
 
 

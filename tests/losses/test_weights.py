@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.losses.registry import make_loss
-from distsms.parallel.communicator import Communicator
 from tests.support.files import on_root
 from tests.support.problems import ALL, build, local_part, problems, spread_scores
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED
 from distsms.losses import within_groups
 from distsms.losses.registry import make_loss
 from distsms.parallel import groups as whole_groups
-from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
 
 WIDTHS = (0.0, 1e-3, 0.3, 5.0)

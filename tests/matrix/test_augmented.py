@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.matrix.augmented import WithBias, split_bias
 from distsms.optim.objective import Objective, Request
@@ -15,7 +16,6 @@ from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from tests.matrix.test_local import assert_most_terms, build, cases
 from tests.support import oracles
 from tests.support.problems import asked, data, objective

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,6 +76,24 @@ def test_few_entries_and_many_add_the_same_whole_numbers():
         add(indices, values, middle, size, into)
     np.testing.assert_array_equal(*sums)
     assert (sums[0] != 0).all()
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("many", [1, normalization.MANY])
+def test_parts_take_time_and_memory_for_their_entries_and_not_for_all_columns(many, monkeypatch):
+    monkeypatch.setattr(normalization, "MANY", many)
+    extent, weights = normalization.Extent(10**6), np.array([0.5, 1.0, 2.0, 0.0])
+    parts = (np.array([3, 5, 3, 7]), np.array([-1.0, 2.0, 4.0, 9.0]))
+    extent.add(*parts, weights)  # which compiles the loop
+    tracemalloc.start()
+    extent.add(*parts)
+    extent.add(*parts, weights)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**6
+    assert extent.count[[3, 5, 7]].tolist() == [6, 3, 1] and extent.count.sum() == 10
+    assert extent.mass[[3, 5, 7]].tolist() == [5.0, 2.0, 0.0]
+    assert extent.low[[3, 5, 7]].tolist() == [-1, 2, 9] and extent.high[[3, 5, 7]].tolist() == [4, 2, 9]
 
 
 @pytest.mark.serial

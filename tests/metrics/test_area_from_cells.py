@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import ranking
 from distsms.metrics.confidence import rocarea_estimate
 from distsms.metrics.ranking import WIDTH, enclosed_area, enclosed_placements
-from distsms.parallel.communicator import Communicator
 from tests.losses.test_orderings import PLACEMENTS, placed
 from tests.support.problems import local_part
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from distsms.base import hashing
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import bootstrap, ranking
-from distsms.parallel.communicator import Communicator
 from tests.support.files import on_root
 from tests.support.problems import drawn_scores, local_part
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import calibration, tied_scores
 from distsms.metrics.row_weights import effective
-from distsms.parallel.communicator import Communicator
 from tests.metrics.test_operating_points import columns
 from tests.support.problems import drawn_scores, local_part
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import bootstrap, confidence, ranking
-from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import drawn_scores, local_part
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import curves, ranking
-from distsms.parallel.communicator import Communicator
 from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.base.scored import Scored
 from distsms.metrics.differences import JudgedRows, difference
 from distsms.metrics.ranking import measure_value
-from distsms.parallel.communicator import Communicator
 from tests.support.problems import local_part
 
 ALONE = Communicator()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import HEAD, Condition, HeadMeasure
 from distsms.base.scored import Scored
 from distsms.metrics import bootstrap, head_intervals, operating_points
@@ -16,7 +17,6 @@ from distsms.metrics.confidence import MeanEstimate, prbep_difference_interval
 from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates
 from distsms.metrics.operating_points import head_value, operating_point
 from distsms.metrics.tied_scores import tied_scores
-from distsms.parallel.communicator import Communicator
 from tests.metrics.test_bootstrap import replicates_by_hand
 from tests.support.files import on_root
 from tests.support.problems import drawn_scores, local_part

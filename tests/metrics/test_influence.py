@@ -10,9 +10,9 @@ import pytest
 from scipy import special
 from sklearn import metrics
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import confidence, influence, operating_points, tied_scores
-from distsms.parallel.communicator import Communicator
 from tests.support.files import on_root
 from tests.support.problems import drawn_scores, local_part
 

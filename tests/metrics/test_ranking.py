@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import ranking, tied_scores
 from distsms.metrics.operating_points import contingency
 from distsms.metrics.ranking import average_precision
-from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import local_part
 

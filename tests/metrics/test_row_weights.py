@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.base import hashing
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import HeadMeasure, Measure
 from distsms.base.scored import Scored
@@ -16,7 +17,6 @@ from distsms.metrics.head_intervals import head_estimate, head_interval, head_re
 from distsms.metrics.operating_points import OperatingPoint, contingency, head_value
 from distsms.metrics.ranking import average_precision
 from distsms.metrics.tied_scores import tied_scores
-from distsms.parallel.communicator import Communicator
 from tests.metrics.test_operating_points import columns
 from tests.support.problems import drawn_scores, local_part
 

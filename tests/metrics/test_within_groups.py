@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics.confidence import MeanEstimate
 from distsms.metrics.within_groups import gauc_difference_interval, gauc_estimate, gauc_interval, group_areas
 from distsms.parallel import groups as whole_groups
-from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
 
 

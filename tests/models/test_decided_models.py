@@ -12,11 +12,11 @@ from scipy.special import expit
 from sklearn.datasets import dump_svmlight_file
 
 from distsms import SMSClassifier, cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, ModelWarning
 from distsms.models import decision_text, export, model, output
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
-from distsms.parallel.communicator import Communicator
 from distsms.python import api
 from tests.support.problems import data
 

@@ -10,11 +10,11 @@ from scipy import sparse
 
 import distsms
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import ModelWarning
 from distsms.base.measures import HEAD, Condition
 from distsms.models.evaluation import EvaluationOptions
 from distsms.models.model import save
-from distsms.parallel.communicator import Communicator
 from distsms.workflow.evaluate import evaluate
 from distsms.workflow.requests import EvaluateRequest
 from tests.support.files import on_root, write_csv

@@ -215,9 +215,10 @@ def test_a_checksum_is_right_or_missing(tmp_path, capsys):
 
 def test_a_place_that_cannot_be_written_is_found_before(tmp_path):
     files.check_writable(tmp_path / "new.h5")
-    for path in (tmp_path / "no" / "m.h5", tmp_path):
-        with pytest.raises(InputError):
-            files.check_writable(path)
+    (tmp_path / "link.h5").symlink_to(tmp_path / "no" / "m.h5")
+    for name, why in (("no/m.h5", "does not exist"), ("", "not a regular"), ("link.h5", "does not exist")):
+        with pytest.raises(InputError, match=why):
+            files.check_writable(tmp_path / name)
 
 
 def test_devices_and_links(tmp_path):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import calibration
 from distsms.models import shift
-from distsms.parallel.communicator import Communicator
 
 pytestmark = pytest.mark.serial
 DECISION = {

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.svm import SVC, LinearSVC
 
+from distsms.base.communicator import Communicator
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import WAYS, build, data, objective, problems
 

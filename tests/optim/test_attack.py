@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from distsms.parallel.communicator import Communicator
+from distsms.base.communicator import Communicator
 from scripts.experiments.attacks import independent, judgement, oracle, problems
 from tests.support import oracles
 from tests.support.examples import EXAMPLES

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.memory import Memory
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
@@ -20,7 +21,6 @@ from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import CURVED, Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from tests.support.problems import noting, share
 

@@ -12,6 +12,7 @@ from scipy.special import expit, xlogy
 from sklearn.linear_model import LogisticRegression
 
 from distsms.base.choices import STEPS
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows, SparseRows
@@ -25,7 +26,6 @@ from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from tests.support.examples import EXAMPLES
 from tests.support.problems import asked, data, noting, share
@@ -370,10 +370,13 @@ def test_rows_that_it_cannot_have(comm, monkeypatch):
     objective = problem("sparse", comm)[0]
     objective.features = SideBySide([objective.features])
     settings = Settings(1e-3, 1e-4, solver="lbfgs")
+    assert not suits(objective, settings)
     assert ascend(objective, settings, lambda state, w: None) is None
     assert minimize(objective, settings).status is Status.PROVED
     monkeypatch.setattr(dual_ascent, "GATHERED", 1)
-    assert (ascend(problem("sparse", comm)[0], settings, lambda state, w: None) is None) == (comm.size > 1)
+    objective = problem("sparse", comm)[0]
+    assert (ascend(objective, settings, lambda state, w: None) is None) == (comm.size > 1)
+    assert suits(objective, settings) and minimize(objective, settings).status is Status.PROVED
 
 
 @pytest.mark.serial

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import optimize, sparse
 
 from distsms.base.choices import STEPS
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.optim import elastic_planes
 from distsms.optim.elastic_planes import ElasticPlanes, interior_point_mixture
@@ -21,7 +22,6 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS, solver_class
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from tests.support.examples import examples
 from tests.support.problems import asked, data, objective

@@ -10,12 +10,12 @@ from numpy.testing import assert_allclose
 from scipy import optimize
 
 from distsms.base.choices import STEPS
+from distsms.base.communicator import Communicator
 from distsms.optim.result import Snapshot
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers import lbfgs, tao
 from distsms.optim.solvers.lbfgs import ALPHA, THETA, InverseHessian, Solver
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from tests.support.problems import data, noting, objective
 

@@ -9,13 +9,13 @@ import pytest
 from scipy.sparse import csr_matrix, diags
 
 from distsms.base.choices import STEPS
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import make_loss
 from distsms.optim.objective import EPS, Request
 from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import asked, data, objective, share
 

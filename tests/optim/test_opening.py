@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows
@@ -18,7 +19,6 @@ from distsms.optim.proof import Proof
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, ascends
-from distsms.parallel.communicator import Communicator
 from tests.support.problems import data, noting, objective
 
 MEASURES = ("rocarea", "prbep", "pauc@0.4", "logistic")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from distsms.base.communicator import Communicator
 from distsms.optim.penalty import ElasticNet
 from distsms.optim.planes import Mixture, Origins, Planes
 from distsms.optim.qp import simplex_least_squares, simplex_qp
 from distsms.optim.result import Origin
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from tests.support.examples import EXAMPLES
 

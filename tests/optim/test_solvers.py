@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.optim.objective import Request
 from distsms.optim.penalty import ElasticNet
@@ -16,7 +17,6 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import RUN, Settings
 from distsms.optim.solvers import agm, tao
 from distsms.optim.solvers.base import SOLVERS, Traits, solver_class
-from distsms.parallel.communicator import Communicator
 from tests.support.problems import data, noting, objective
 
 

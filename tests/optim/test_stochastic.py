@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.losses.registry import make_loss
 from distsms.matrix import local
+from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows
-from distsms.optim import run, stochastic
+from distsms.optim import dual_ascent, run, stochastic
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, descends
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import MemoryBudget, load
 from distsms.shards.from_arrays import write_data
 from tests.optim.test_curvature import KINDS, rows_of
@@ -116,6 +117,11 @@ def test_streamed_rows_have_one_by_the_rows_in_memory(comm, monkeypatch, shared_
     here = block.features.rows_in_memory()
     share_held = comm.sum(np.array([np.sum(here)], float))[0] / 3000
     assert 0 < share_held < 0.9
+    with monkeypatch.context() as patch:  # nor is dual ascent possible, also not on rows with a constant feature
+        patch.setattr(dual_ascent, "ascends", lambda n, p, smooth: True)
+        for features in (block.features, with_bias(block.features, 1.0)):
+            loss = make_loss("rocarea", "exchange", block.labels, None, comm)
+            assert not dual_ascent.suits(Objective(features, [loss], comm), SETTINGS)
     begun, runs = with_start(monkeypatch), []
     for used in (True, False):
         monkeypatch.setattr(stochastic, "descends", lambda n, p, used=used: used)

@@ -12,6 +12,7 @@ import pytest
 from scipy import optimize
 from scipy.sparse import csr_matrix, diags, hstack, random
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.optim import run
 from distsms.optim.course import SmoothingSchedule
@@ -22,7 +23,6 @@ from distsms.optim.result import Status, StopRun
 from distsms.optim.run import minimize, scale_of
 from distsms.optim.settings import Settings, usual_pairs
 from distsms.optim.solvers.base import solver_class
-from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import data, noting, objective
 
@@ -97,7 +97,7 @@ def test_the_papers_width_may_end_at_its_floor(measure, comm):
     result = minimize(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1000.0))
     assert result.status is Status.FLOOR
     assert result.gap > 1e-3
-    assert "c-mu" in result.detail
+    assert "c_mu" in result.detail
     assert result.status.exit_code == 3
     narrow = minimize(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1.0))
     assert narrow.status is Status.PROVED
@@ -188,7 +188,7 @@ def test_too_wide_a_fixed_width_is_the_floor(comm):
     X, y = data(n=300, p=20, seed=4)
     result = minimize(objective(X, y, comm), Settings(lam=1e-6, c_mu=1000.0, epsilon=None, relative=1e-3))
     assert result.status is Status.FLOOR
-    assert "smaller --c-mu" in result.detail
+    assert "smaller c_mu" in result.detail
 
 
 @pytest.mark.serial
@@ -212,7 +212,7 @@ def test_when_the_smoothing_is_narrowed():
     fixed = SmoothingSchedule(loss, Settings(lam=1e-2, epsilon=1e-3, c_mu=10.0))
     assert fixed.nu == loss.paper_width(10.0, target) and not fixed.matters(gaps(100, 1), target)
     assert not (fixed.too_wide(gaps(100, 1), target, 99) or fixed.too_wide(gaps(0.1, 0), target, 99))
-    with pytest.raises(StopRun, match="smaller --c-mu"):
+    with pytest.raises(StopRun, match="smaller c_mu"):
         fixed.too_wide(gaps(1, 0), target, 99)
 
 

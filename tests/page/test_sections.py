@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import HEAD, WHOLE, Condition
 from distsms.base.scored import Scored
@@ -19,7 +20,6 @@ from distsms.metrics import confidence, curves
 from distsms.models import evaluation, model
 from distsms.page import learned_sections, plots, sections
 from distsms.page.mpl import as_svg
-from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
 from distsms.shards.table_schema import Column, Table
 from distsms.workflow.choice import Point

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import distsms
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.parallel import arguments
 from distsms.parallel.arguments import require_same_arguments, require_same_command
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load
 from distsms.shards.from_arrays import write_data
 from tests.support.conversion import convert

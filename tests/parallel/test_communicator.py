@@ -10,9 +10,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, LaunchError
 from distsms.parallel import mpi
-from distsms.parallel.communicator import Communicator, self_communicator
+from distsms.parallel.communicator import self_communicator
 from distsms.parallel.mpi import LAUNCHER, MPICommunicator, launched_size, world
 
 pytestmark = pytest.mark.mpi

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.parallel import order_statistics
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import LEFT_OUT, NEGATIVE, POSITIVE, PositionSearch, select
 from tests.support.problems import share
 

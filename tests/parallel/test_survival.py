@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_KILLED, DistsmsError, LaunchError
 from distsms.base.measures import Measure
 from distsms.base.timing import Clock
@@ -17,7 +18,6 @@ from distsms.optim.penalty import ElasticNet
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel import processes, survival
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.from_arrays import write_data
 from distsms.training.plan import make_plan

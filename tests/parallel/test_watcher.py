@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -102,6 +105,23 @@ def test_a_job_ends_if_a_host_is_lost_before_the_work_begins(root):
     assert not ends
 
 
+def test_a_start_that_takes_long_has_the_whole_time_out(root, monkeypatch):
+    """Also where it is longer than the time after which ranks that were never heard from are ignored."""
+    watcher, _ = root
+    watcher.timeout, ends, said = 600.0, [], []
+    watcher.end = ends.append
+    monkeypatch.setattr(watching, "say", said.append)
+    watcher.start -= watching.UNHEARD + 1.0
+    for _ in range(2):
+        watcher.check()
+    assert not ends and not said
+    watcher.begun = True
+    for _ in range(2):
+        watcher.check()
+    (warning,) = said
+    assert "[1, 2] are not watched" in warning and not ends
+
+
 @pytest.mark.parametrize(
     "datagram",
     [
@@ -150,7 +170,9 @@ def test_in_a_job_that_goes_on_a_silent_rank_is_killed_alone(root):
     watcher.check()  # the rank gets the time-out to die and to be left out
     assert sent == [("kill", 1)]
     watcher.forget([1])
-    assert not watcher.died
+    for number, kind in enumerate(("died", "beat"), 2):  # sent before, and read only now
+        send(Message(kind, 1, number, 20.0, "on a host").pack(KEY))
+    assert not (watcher.died or watcher.answered or watcher.peers)
     assert watcher.others == {2}
 
 
@@ -204,6 +226,31 @@ def test_a_launcher_that_forgives_deaths_is_asked_to_end(siblings, monkeypatch):
     with pytest.raises(SystemExit):
         watching.kill_rank(0, launcher)
     assert processes.state(launcher) in ("", "Z")  # it ended by SIGTERM
+
+
+def test_a_process_may_wait_for_a_disk_for_an_instant(monkeypatch):
+    """While a rank that waits for MPI looks at the others, their states change."""
+    states, said = itertools.cycle("DS"), []
+    channel, rank = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(os, "dup", lambda number: channel.detach())
+    monkeypatch.setattr(os, "getppid", os.getpid)  # so that this process is a rank, beside itself
+    monkeypatch.setattr(processes, "state", lambda pid: next(states))
+    monkeypatch.setattr(watching, "say", said.append)
+    monkeypatch.setattr(watching, "kill_rank", lambda parent, launcher: sys.exit(1))
+    with rank, pytest.raises(SystemExit):
+        watching.wait_for_setup(0.1)
+    assert "waits for a disk" in said[0]
+
+
+def test_the_name_of_a_process_may_be_any_bytes(tmp_path):
+    program = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.symlink(shutil.which("sleep"), program)
+    with subprocess.Popen([program, "20"]) as process:
+        try:
+            wait_until(lambda: processes.name(process.pid) == "caf\ufffd")
+            assert process.pid in processes.children(os.getpid())
+        finally:
+            process.kill()
 
 
 def wait_until(condition):

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import distsms
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.features import feature_map
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
 from distsms.models import model
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load_matrix, read_manifest
 from distsms.shards.from_arrays import write_data
 from distsms.training import checkpoint

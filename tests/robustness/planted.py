@@ -19,7 +19,7 @@ def _plant_missing_allreduce() -> tuple[Any, str, Any]:
 
 
 def _plant_missing_barrier() -> tuple[Any, str, Any]:
-    from distsms.parallel.communicator import Communicator as Base
+    from distsms.base.communicator import Communicator as Base
 
     @contextlib.contextmanager
     def apart(self: Any) -> Iterator[None]:

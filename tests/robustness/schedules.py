@@ -37,12 +37,12 @@ import numpy as np
 
 import distsms.cli.main as program
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.losses.registry import make_loss
 from distsms.matrix import local
 from distsms.models import model
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import MemoryBudget
 from distsms.shards.from_arrays import write_data

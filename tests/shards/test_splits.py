@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from distsms import cli
 from distsms.base import hashing
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load, read_ids, read_manifest

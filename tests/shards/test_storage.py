@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.base import hdf5
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.models import inputs
-from distsms.parallel.communicator import Communicator
 from distsms.shards import storage
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.from_arrays import write_data

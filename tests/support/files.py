@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.text_files import TextPosition
 from distsms.ingest.formats.svmlight import SvmlightReader
 from distsms.ingest.options import ReadOptions
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import read_manifest
 
 ALONE = Communicator()

@@ -17,13 +17,13 @@ import numpy as np
 from scipy import sparse
 
 from distsms.base import text_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.ingest.formats.registry import open_reader
 from distsms.ingest.formats.svmlight import SvmlightReader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.code_maps import Strings
 from distsms.models import model
-from distsms.parallel.communicator import Communicator
 from distsms.shards import rows, sequence_rules
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load, read_manifest

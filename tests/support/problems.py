@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import FAMILIES, Measure
 from distsms.losses.registry import load_class, make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.shards.dataset import DataBlock
 from scripts.compare.grid import CompletedRun, RunSpec

@@ -7,7 +7,7 @@ import json
 import numpy as np
 from scipy import sparse
 
-from distsms.parallel.communicator import Communicator
+from distsms.base.communicator import Communicator
 from distsms.shards.dataset import load
 
 

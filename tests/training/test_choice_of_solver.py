@@ -96,7 +96,7 @@ def test_a_petsc_that_does_not_load_is_as_good_as_none(tmp_path):
         "def ImportPETSc(): raise OSError('libpetsc_real.so.3.18: cannot open shared object file')"
     )
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom distsms.parallel.communicator import Communicator\n"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom distsms.base.communicator import Communicator\n"
         "from distsms.training.solver_choice import choose_solver\nprint(*choose_solver(None, 'rocarea', "
         "Communicator()))"
     )

@@ -8,10 +8,10 @@ import pytest
 
 import distsms
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_VACUOUS, ModelWarning
 from distsms.metrics.confidence import Interval
 from distsms.models import model
-from distsms.parallel.communicator import Communicator
 from distsms.workflow.verdict import AreaOnTest, OnFolds, describe_doubt, describe_test
 
 HOW = {"label": "y", "solver": "lbfgs", "lam": 1e-2, "split": (0.7, 0.3)}

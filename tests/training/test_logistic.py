@@ -12,6 +12,7 @@ from scipy.special import expit
 from sklearn.datasets import dump_svmlight_file
 
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import FAMILIES, Measure, check_chooser
 from distsms.base.scored import Scored
@@ -21,7 +22,6 @@ from distsms.models import model
 from distsms.models.evaluation import EvaluatedRows, EvaluationOptions, evaluate, extra_measures
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.python import api
 from distsms.python.estimator import SMSClassifier
 from distsms.shards import from_arrays
@@ -94,13 +94,13 @@ def test_what_has_no_meaning_is_refused_in_words():
         settings_for("logistic", "lmvm", lam=1.0, c_mu=10.0)
     with pytest.raises(InputError, match="only rocarea can"):
         Measure.parse("logistic").within("pairs")
-    for name in ("logistic", "log-loss", "brier"):
+    for name in ("logistic", "LOGISTIC", "Logistic-Balanced", "Log-Loss", "brier"):
         with pytest.raises(InputError, match="smaller where models are better"):
             check_chooser(name)
     with pytest.raises(Exception, match="at least 0"):
         not_negative("-1")
     assert chooser("logistic", None) == "rocarea" and chooser("logistic-balanced", "prbep") == "prbep"
-    assert path_measures("logistic-balanced") == "logistic-balanced"
+    assert path_measures("logistic-balanced") == path_measures("Logistic-Balanced") == "logistic-balanced"
 
 
 @pytest.mark.serial

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.parallel import vectors
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.from_arrays import write_data
 from distsms.training.task import Distribution, TrainingTask

@@ -15,13 +15,13 @@ from scipy import sparse
 
 from distsms.base import memory
 from distsms.base.choices import STEPS
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.memory import peak_memory
 from distsms.losses.base import Cost
 from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.shards import dataset
 from distsms.shards.dataset import MemoryBudget, load

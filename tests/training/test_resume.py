@@ -9,12 +9,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.optim.result import Snapshot, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.training import checkpoint
 from distsms.training.checkpoint import CheckpointWriter, opened, restored

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 import distsms
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.base.scored import Scored
 from distsms.metrics import confidence, ranking
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.workflow.trained_model import TrainedModel
 from distsms.workflow.verdict import (
     ALL_TIED,

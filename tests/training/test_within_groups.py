@@ -9,11 +9,11 @@ import pytest
 
 import distsms
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.scored import Scored
 from distsms.metrics.within_groups import gauc_estimate
-from distsms.parallel.communicator import Communicator
 from distsms.python.estimator import SMSClassifier
 from distsms.workflow.verdict import area_on_test, why_chance
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import ModelWarning
-from distsms.parallel.communicator import Communicator
 
 PASSING = {"seconds", "usage", "versions", "command", "written", "host", "trace"}
 """What two runs of one request for a model need not have in common."""

@@ -10,10 +10,10 @@ import pytest
 from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.features import rows as feature_rows
 from distsms.optim.run import minimize
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.from_arrays import write_data
 from distsms.training.solver_choice import settings_for

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import display_name
 from distsms.base.scored import Scored
@@ -20,7 +21,6 @@ from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import METHOD
 from distsms.metrics.summary import chooser_value
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.workflow import baseline_text
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, first_round, fit_alone, second_round
 from distsms.workflow.competitors import METHODS, OURS, Fitted, Task, TrialResult

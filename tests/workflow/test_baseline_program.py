@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from distsms import cli
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.workflow.baseline_plan import baseline_problem, requested_methods
 from distsms.workflow.method_results import BEST

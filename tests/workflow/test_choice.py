@@ -125,11 +125,12 @@ def test_a_single_lambda_grows_both_ways():
 def test_measures_that_choose():
     for name in ("rocarea", "prbep", "average-precision", "accuracy", "precision", "recall", "f2", "precision@9"):
         assert check_chooser(name) == name
-    with pytest.raises(InputError, match="choose by accuracy"):
-        check_chooser("error-rate")
+    for name in ("error-rate", "Error-Rate"):
+        with pytest.raises(InputError, match="choose by accuracy"):
+            check_chooser(name)
     with pytest.raises(InputError, match="no measure called 'gain' can choose"):
         check_chooser("gain")
-    assert check_chooser("auc") == "rocarea"
+    assert check_chooser("auc") == check_chooser("AUC") == "rocarea"
     assert chooser("error-rate", None) == "accuracy"
     assert chooser("prbep", None) == "prbep" and chooser("prbep", "f1") == "f1"
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.matrix.arrays import as_features
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.local import SparseRows
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.training.task import Distribution
 from distsms.workflow import path

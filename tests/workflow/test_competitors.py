@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.scored import Scored
 from distsms.features import build as building
 from distsms.features.fit import FeatureOptions
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import read_manifest
 from distsms.shards.from_arrays import write_data

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Condition, Measure
 from distsms.base.scored import Scored
@@ -16,7 +17,6 @@ from distsms.metrics.tied_scores import tied_scores
 from distsms.models import decision_text
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.workflow.decisions import HeldOut, check, decision_at, findings, held_out
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import PathRows, Problem

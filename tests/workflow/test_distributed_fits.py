@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import distsms
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.scored import Scored
 from distsms.matrix import local
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, from_arrays
 from distsms.shards.dataset import MemoryBudget
 from distsms.shards.from_arrays import write_data

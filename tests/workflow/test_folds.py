@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
-from distsms.parallel.communicator import Communicator
 from distsms.workflow.folds import deal_rows, hold_out, make_folds
 from tests.support.problems import share
 

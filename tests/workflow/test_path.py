@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
 from distsms.base.choices import STEPS
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.scored import Scored
 from distsms.metrics import confidence
@@ -20,7 +21,6 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
-from distsms.parallel.communicator import Communicator
 from distsms.training.task import Distribution
 from distsms.workflow.choice import Point
 from distsms.workflow.folds import make_folds

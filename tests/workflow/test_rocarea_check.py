@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_LIMIT, EXIT_OK, EXIT_VACUOUS
 from distsms.base.measures import Measure
 from distsms.base.scored import Scored
 from distsms.metrics.confidence import Interval
 from distsms.metrics.operating_points import contingency
 from distsms.models import scoring
-from distsms.parallel.communicator import Communicator
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import rocarea_check

@@ -12,10 +12,10 @@ import pytest
 
 import distsms
 from distsms.__main__ import main
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, StoppedError
 from distsms.base.measures import Measure
 from distsms.features.growing import UNWATCHED
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.manifest import read_manifest
 from distsms.training.task import Distribution

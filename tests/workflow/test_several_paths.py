@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,10 @@ def test_the_measures_of_several_betas():
         "pauc@0.01",
     ]
     assert path_measures("pauc@0.05") == "pauc@0.05" and path_measures("auc") == "rocarea"
+    assert path_measures("gauc@each") == path_measures("gauc@each,gauc@each") == "gauc@each"
+    for text in ("gauc@pairs,each", "gauc@pairs,pauc@0.1", "pauc@0.1,gauc@each"):
+        with pytest.raises(ArgumentTypeError, match="only if all are pauc@"):
+            path_measures(text)
 
 
 def test_the_gain_is_that_of_folds_that_did_not_choose():

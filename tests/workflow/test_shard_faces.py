@@ -10,10 +10,10 @@ import pytest
 from scipy import sparse
 
 import distsms
+from distsms.base.communicator import Communicator
 from distsms.base.errors import ColumnWarning, InputError
 from distsms.base.wording import in_python
 from distsms.ingest import file_names
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.manifest import MANIFEST
 from distsms.workflow import shard as workflow

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.workflow.competitors import METHODS, Task, parameters
 from distsms.workflow.folds import deal_rows
 from tests.support.problems import data

@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.base.timing import Clock
 from distsms.parallel import processes
-from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
 from distsms.workflow.provenance import usage_of_ranks
 

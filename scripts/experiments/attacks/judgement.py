@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.optim.result import Status
-from distsms.parallel.communicator import Communicator
 from scripts.experiments.attacks import independent, oracle
 from scripts.experiments.attacks.problems import Problem, Way
 from scripts.experiments.attacks.runs import Run, rows, run

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.losses import registry
 from distsms.matrix import normalization
@@ -21,7 +22,6 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.training import checkpoint

@@ -14,12 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distsms.base import text_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.hashing import GOLDEN, _mix
 from distsms.ingest.formats import columns, csv_files, table
 from distsms.ingest.formats.arrow import Selection
 from distsms.ingest.formats.column_survey import NumberSurvey
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load_matrix
 from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root

@@ -12,11 +12,11 @@ from math import log2
 import numpy as np
 import pytest
 
+from distsms.base.communicator import Communicator
 from distsms.ingest.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from scripts.experiments.lower_bounds import ProofsSeparation
 from tests.ingest.synthetic.worst_cases import J, iterate, iterates
 from tests.support.problems import noting, objective

@@ -7,12 +7,12 @@ import pytest
 from scipy import sparse
 from scipy.special import ndtr, ndtri
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.scored import Scored
 from distsms.ingest.synthetic.twins import twin, twins
 from distsms.ingest.synthetic.write import rows, write
 from distsms.metrics.ranking import ranking
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.manifest import verify
 from scripts.experiments.common import PUBLISHED

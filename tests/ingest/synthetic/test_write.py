@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.scored import Scored
 from distsms.cli import parse
@@ -25,7 +26,6 @@ from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import ElasticNet
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.manifest import verify
 from tests.ingest.synthetic.worst_cases import J as known_J
