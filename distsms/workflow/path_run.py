@@ -268,7 +268,8 @@ class _PathRun:
         with comm.fail_together():
             plan = self._plan or self._make_plan(manifest if features is None else features.manifest(0))
         self._observer.planned(plan)
-        self._problem = problem = replace(self._problem, distribution=plan.distribution, scored=plan.scored)
+        scored = min(comm.allgather(plan.scored))  # a node may have less memory than others
+        self._problem = problem = replace(self._problem, distribution=plan.distribution, scored=scored)
         budget = plan.room(comm.is_root)
         if features is not None:
             features.budget, self._rows = budget, PathRows(features.rows, comm)
