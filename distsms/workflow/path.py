@@ -427,6 +427,7 @@ class Trainings:
                     outcome = joined([outcome, models.run(keep, [lambdas_of_fold], start)])
                 finally:
                     models.vectors.close()
+                del models  # before the features of the next fold are made
         return outcome
 
     def close(self) -> None:

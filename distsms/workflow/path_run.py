@@ -377,6 +377,7 @@ class _PathRun:
         self._observer.deciding(lam)
         again = replace(self._problem, lambdas=[lam], at_once=min(self._problem.at_once, request.folds))
         spread = mean_and_deviation(training)
+        del block, features, training  # before the features of the folds are read
         scored = decisions.held_out(self._rows, again, spread, self._start, self._stop_wanted)
         return None if scored is None else decisions.findings(self._condition, request.calibrate, scored, comm) | info
 
