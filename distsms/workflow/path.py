@@ -191,7 +191,8 @@ def run(
     fold's last model. Raises InputError on all ranks if a class has too few rows.
     """
     comm = rows.comm
-    models = Trainings(rows, problem, stop_wanted, kept)
+    with rows.fail_together():  # the rows of one fold may be refused
+        models = Trainings(rows, problem, stop_wanted, kept)
     outcome, earlier = PathOutcome([]), comm.bcast(list(earlier))
     while not outcome.stopped:
         # Which lambdas are next depends on the bounds that were proved at the lambdas before.
