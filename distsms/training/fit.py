@@ -137,7 +137,8 @@ class LoadedRun(TrainingRows):
         task, comm, begun = self.task, self.comm, time.monotonic()
         if task.start is not None:
             return task.start, 0.0
-        if not (self.plan.scored > 0 if self.plan else pays(self.block, task.measure, comm, task.settings.l1)):
+        scored = self.plan.scored if self.plan else pays(self.block, task.measure, comm, task.settings.l1)
+        if not (task.measure.family.closed_form and min(comm.allgather(scored))):  # a node may have less memory
             return None, 0.0
         with self.clock.phase("moments"), self.reading:
             closed = ClosedForm(self.block, comm)

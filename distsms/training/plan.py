@@ -336,9 +336,11 @@ def make_plan(
     in_memory = 0 if manifest.in_memory is None else manifest.in_memory.nbytes
     there, allowed = available(held=here * in_memory), memory or math.inf
     moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses, settings.l1)
+    # A closed form scores all models in a pass, or those of one lambda; there is none if memory does not suffice.
     for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
         needed = needs(manifest, settings, cost_on(ranks), layout, bias, losses, solves, moments, scored)
-        if needed.least(ranks, True) <= allowed and needed.of_node(here, ranks) <= max(there, allowed):
+        with contextlib.suppress(InputError):
+            require(needed, ranks, node_ranks, there, allowed)
             break
     else:
         scored, needed = 0, needs(manifest, settings, cost_on(ranks), layout, bias, losses, solves)

@@ -136,6 +136,7 @@ class _BaselineRun:
             self._train(rows, plan.by_distsms)
             if not plan.holds_rows:
                 self._rows = baseline_fits.gather_rows(rows, problem)
+            del rows  # before all rows are read
         if plan.holds_rows:
             with comm.fail_together():
                 self._rows = baseline_fits.read_rows(manifest, problem)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
-from distsms.base.measures import RANKING, Measure
+from distsms.base.measures import GROUPED, RANKING, Measure
 from distsms.base.schema import Fields, ResumableStore, is_number, is_number_or_null, read_objects
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats, Hashes
@@ -77,10 +77,12 @@ class FoldedRows(NamedTuple):
 def read_rows(manifest: Manifest, problem: Problem) -> FoldedRows:
     """Read all rows that count, with their groups if the problem needs them, and assign them to folds. Local."""
     X, y, counted = load_matrix(manifest)
-    keys, weights = read_fold_keys(manifest, problem.folds_by, 0, manifest.n)[counted], read_weights(manifest)
-    of_rows = make_folds(problem.folds_by, keys, y, np.ones(len(y), bool), problem.folds, problem.seed, ALONE)
+    by, weights = problem.folds_by, read_weights(manifest)
+    keys = read_fold_keys(manifest, by, 0, manifest.n)[counted]
     groups = read_groups(manifest, 0, manifest.n)[counted] if problem.needs_groups else None
-    return FoldedRows(X, y, of_rows, problem.folds_by, keys, some(weights, counted), groups)
+    judging = groups if problem.chooser in GROUPED else None
+    folds = make_folds(by, keys, y, np.ones(len(y), bool), problem.folds, problem.seed, ALONE, judging)
+    return FoldedRows(X, y, folds, by, keys, some(weights, counted), groups)
 
 
 class Trial(NamedTuple):
@@ -259,7 +261,7 @@ def fit_alone(
             raise InputError(f"{method.name} with {spec.setting:g} gives scores that are not finite; {remedy}")
         scored = rows.scored(scores, spec.fold)
         if spec.quick:
-            by = problem.select or problem.measure
+            by = problem.chooser
             value = chooser_value(by, scored, np.nan)
             keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0, by), None)
             continue
@@ -286,7 +288,7 @@ def try_lambdas(
     starts: Starts,
 ) -> bool:
     """Make quick trials on all folds, which `keep` gets on the root; return whether stopped. **Collective.**"""
-    by, lambdas = problem.select or problem.measure, sorted({spec.setting for spec in specs}, reverse=True)
+    by, lambdas = problem.chooser, sorted({spec.setting for spec in specs}, reverse=True)
     begun = time.perf_counter()
     quick = replace(problem, lambdas=lambdas, settings=loosened(problem.settings), select=by, scores=False)
     outcome = run(rows, quick, starts.add, start=starts.nearest, stop_wanted=stop_wanted)
@@ -317,7 +319,6 @@ def fit_distributed(
     missing = {(spec.setting, spec.fold) for spec in specs if spec.fold in folds}
     if not missing:
         return False
-    problem = replace(problem, select=None)  # fits are measured when all of them are there
     models = Trainings(rows, problem, stop_wanted)
     without_fit = set(models.numbers)
 

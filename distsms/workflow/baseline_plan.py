@@ -74,7 +74,7 @@ class BaselinePlan:
     @property
     def select(self) -> str:
         """The measure that chooses the settings."""
-        return self.problem.select or self.problem.measure
+        return self.problem.chooser
 
     @property
     def halves(self) -> bool:

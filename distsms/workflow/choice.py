@@ -59,14 +59,14 @@ class Choice(NamedTuple):
 
 
 def means(points: Sequence[Point], measure: str, without: int = 0) -> list[Mean]:
-    """Return the mean over the folds, but `without`, for each lambda that all folds have, the largest first."""
+    """Return the mean over the folds, but `without`, for each lambda at which all have one, the largest first."""
     folds = max((point.fold for point in points), default=0) - bool(without)
     curve = []
     for lam in sorted({point.lam for point in points}, reverse=True):
         at_lam = [point for point in points if point.lam == lam and point.fold != without]
-        values: list[Any] = [point.held_out.get(measure) for point in at_lam if point.held_out is not None]
-        if folds and len(values) == folds and None not in values:
-            curve.append(mean_over_folds(lam, values))
+        values = [point.held_out.get(measure, math.nan) for point in at_lam if point.held_out is not None]
+        if folds and len(values) == folds and not any(value is None or math.isnan(value) for value in values):
+            curve.append(mean_over_folds(lam, values))  # of what is not defined, files have None
     return curve
 
 

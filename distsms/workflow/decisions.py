@@ -57,7 +57,8 @@ def held_out(
     and deviation of the scores of the model of all rows; `start` no model of the fold's rows. **Collective.**
     """
     begun, comm = time.perf_counter(), rows.comm
-    problem = replace(problem, lambdas=[problem.lambdas[0]], all_rows=False)
+    # Nothing is chosen, so that GAUC need not be defined on each fold.
+    problem = replace(problem, lambdas=[problem.lambdas[0]], all_rows=False, select="rocarea")
     kept, numbers = dict[int, HeldOutScores](), rows.folds_of_rank(problem)
     trained = run(rows, problem, lambda point, result, scores: None, start=start, stop_wanted=stop_wanted, kept=kept)
     if trained.stopped:

@@ -90,17 +90,21 @@ def make_folds(
     folds: int,
     seed: int,
     comm: Communicator,
+    groups: Hashes | None = None,
 ) -> Folds:
     """Assign all rows to folds, as the module says; `fold_keys` are those of `read_fold_keys`. **Collective.** Raises
-    InputError on all ranks, if there are too few rows or groups, or a fold would lack a class.
+    InputError on all ranks, if there are too few rows or groups, or a fold would lack a class or, with `groups`
+    (n_local,), have no group with rows of both classes.
     """
-    if by == "rows":
-        return Folds(deal_rows(labels, counted, folds, seed, comm), counted)
     number = np.zeros(len(labels), np.int16)
-    if by == "time":
+    if by == "rows":
+        number = deal_rows(labels, counted, folds, seed, comm)
+    elif by == "time":
         number[counted] = deal_by_time(fold_keys[counted], labels[counted], folds, comm)
     else:
         number[counted] = deal_groups(fold_keys[counted], labels[counted], folds, seed, by, comm)
+    if groups is not None:
+        _require_pairs(number, groups, labels, folds, by, comm)
     return Folds(number, counted, by == "time")
 
 
@@ -214,6 +218,19 @@ def _lacking(fold: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Com
     counts = np.stack([np.bincount(fold[labels * sign > 0], minlength=folds) for sign in (1, -1)])
     where = np.argwhere(comm.sum(counts) == 0)
     return (int(where[0, 1]), ("positive", "negative")[where[0, 0]]) if len(where) else None
+
+
+def _require_pairs(
+    number: NDArray[np.int16], groups: Hashes, labels: NDArray[np.int8], folds: int, by: str, comm: Communicator
+) -> None:
+    """Refuse folds of which one has no group with rows of both classes. **Collective.**"""
+    judged = number > 0
+    number, groups, labels = number[judged], groups[judged], labels[judged]
+    of_folds = Groups(groups ^ row_keys(number, _STREAM), labels, 0, comm)  # the rows of a group in two folds are two
+    with_both = of_folds.to_rows((of_folds.positive > 0) & (of_folds.negative > 0))
+    if lacking := _lacking(number[with_both] - 1, labels[with_both], folds, comm):
+        none = f"fold {lacking[0] + 1} has no group with rows of both classes"
+        _refuse(f"{folds} folds by {by}: {none}, so that GAUC is not defined there")
 
 
 def _refuse(why: str) -> NoReturn:

@@ -76,6 +76,11 @@ class Problem:
     scores: bool = False  # whether `Keep` gets the scores of the held-out rows of all ranks, (n_fold,)
 
     @property
+    def chooser(self) -> str:
+        """The measure of held-out rows that chooses among models."""
+        return self.select or self.measure
+
+    @property
     def needs_groups(self) -> bool:
         """Whether the groups of the rows are needed, besides for the folds."""
         return self.measure in GROUPED or self.select in GROUPED
@@ -148,7 +153,8 @@ class PathRows:
         if not problem.folds:
             return Folds(np.zeros(len(counted), np.int16), counted)
         keys = counted if self.fold_keys is None else self.fold_keys
-        return make_folds(problem.folds_by, keys, labels, counted, problem.folds, problem.seed, self.trainers)
+        groups = self.data.groups if problem.chooser in GROUPED else None
+        return make_folds(problem.folds_by, keys, labels, counted, problem.folds, problem.seed, self.trainers, groups)
 
 
 def load_rows(
@@ -185,7 +191,8 @@ def run(
     fold's last model. Raises InputError on all ranks if a class has too few rows.
     """
     comm = rows.comm
-    models = Trainings(rows, problem, stop_wanted, kept)
+    with rows.fail_together():  # the rows of one fold may be refused
+        models = Trainings(rows, problem, stop_wanted, kept)
     outcome, earlier = PathOutcome([]), comm.bcast(list(earlier))
     while not outcome.stopped:
         # Which lambdas are next depends on the bounds that were proved at the lambdas before.
@@ -427,6 +434,7 @@ class Trainings:
                     outcome = joined([outcome, models.run(keep, [lambdas_of_fold], start)])
                 finally:
                     models.vectors.close()
+                del models  # before the features of the next fold are made
         return outcome
 
     def close(self) -> None:

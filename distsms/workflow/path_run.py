@@ -268,7 +268,8 @@ class _PathRun:
         with comm.fail_together():
             plan = self._plan or self._make_plan(manifest if features is None else features.manifest(0))
         self._observer.planned(plan)
-        self._problem = problem = replace(self._problem, distribution=plan.distribution, scored=plan.scored)
+        scored = min(comm.allgather(plan.scored))  # a node may have less memory than others
+        self._problem = problem = replace(self._problem, distribution=plan.distribution, scored=scored)
         budget = plan.room(comm.is_root)
         if features is not None:
             features.budget, self._rows = budget, PathRows(features.rows, comm)
@@ -376,6 +377,7 @@ class _PathRun:
         self._observer.deciding(lam)
         again = replace(self._problem, lambdas=[lam], at_once=min(self._problem.at_once, request.folds))
         spread = mean_and_deviation(training)
+        del block, features, training  # before the features of the folds are read
         scored = decisions.held_out(self._rows, again, spread, self._start, self._stop_wanted)
         return None if scored is None else decisions.findings(self._condition, request.calibrate, scored, comm) | info
 

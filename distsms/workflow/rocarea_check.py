@@ -335,8 +335,9 @@ def compare_on_folds(
     rows: PathRows, problem: Problem, points: Sequence[Point], stop_wanted: Callable[[], bool], rule: str
 ) -> FoldComparison | None:
     """Compare quick ROCArea models on the folds of a path with its `points`, on the root. **Collective.**"""
-    by = problem.select or problem.measure
-    outcome = cross_validate(rows, replace(problem, measure="rocarea", select=by, bias=None, scored=0), stop_wanted)
+    by, distribution = problem.chooser, problem.distribution._replace(ordering="auto")  # that was the other measure's
+    quick = replace(problem, measure="rocarea", distribution=distribution, select=by, bias=None, scored=0)
+    outcome = cross_validate(rows, quick, stop_wanted)
     if outcome.stopped or not rows.comm.is_root:
         return None
     ours, theirs = values_of_folds(points, by, rule), values_of_folds(outcome.points, by)

@@ -312,7 +312,8 @@ def search(
     budget = min(most, request.search or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size)))
     # 2) The others, which the ranks share. A signal to one of them ends all after the candidates of that time.
     trials = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > budget)
-    shared, left_out = candidates(manifest, by_labels=request.at is None and request.calibrate is None)
+    by_labels = request.at is None and request.calibrate is None
+    shared, left_out = comm.of_root(lambda: candidates(manifest, by_labels))  # other hosts may lack scikit-learn
     results = dict[str, tuple[list[Tried], str]]()
     for first in range(0, len(shared), comm.size):
         with comm.fail_together():

@@ -17,6 +17,7 @@ from distsms.base import memory
 from distsms.base.choices import STEPS
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
+from distsms.base.measures import Measure
 from distsms.base.memory import peak_memory
 from distsms.losses.base import Cost
 from distsms.matrix import local
@@ -29,8 +30,13 @@ from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import COMPRESSIONS
 from distsms.training import plan
 from distsms.training.plan import Needs
-from distsms.training.task import Distribution
+from distsms.training.task import Distribution, TrainingTask
+from distsms.workflow.path_run import run_path
+from distsms.workflow.requests import PathRequest
+from distsms.workflow.train import train_task
 from tests.support.problems import data
+from tests.support.simulated import run_ranks
+from tests.support.simulated_job import Turn
 
 sizes = st.integers(0, 10**6)
 
@@ -233,6 +239,50 @@ def test_the_plan_of_an_opening(tmp_path, measure):
         for every in (None, 9.0)
     ]
     assert (made[0].each > made[1].each) == (measure == "rocarea")
+
+
+@pytest.mark.serial
+def test_as_many_models_of_a_closed_form_are_scored_in_a_pass_as_fit(tmp_path, monkeypatch):
+    """On large data: those of all lambdas, those of one, or none, and then the models are found by iterations."""
+    n, mib = 10**8, 2**20
+    manifest = replace(write_data(tmp_path, *data(400, 10)), n=n, nnz=10 * n, n_pos=n // 4, n_neg=n - n // 4)
+
+    def made(available, memory=None, models=36):
+        monkeypatch.setattr(plan, "available", lambda held=0: available)
+        return plan.make_plan(manifest, "normal-auc", Settings(1.0), 1, [0], memory=memory, losses=6, models=models)
+
+    all_models, of_one = (made(2**50, models=models) for models in (36, 6))
+    assert (all_models.scored, of_one.scored) == (36, 6)
+    whole, less = (of.needs.of_node(1, 1) for of in (all_models, of_one))
+    assert whole - less == 30 * 8 * n
+    assert [made(there).scored for there in (whole, whole - 1, less, less - 1)] == [36, 6, 6, 0]
+    # Data that are streamed have a closed form, too, which takes the fewest passes.
+    streamed, fewer = (of.needs.least(1, True) for of in (all_models, of_one))
+    assert streamed < whole - 1000 * mib
+    for allowed, scored in ((streamed, 36), (streamed - 1, 6), (fewer, 6), (fewer - 1, 0)):
+        assert made(allowed, allowed).scored == made(2**50, allowed).scored == scored
+    assert made(less, whole).scored == 6  # more memory is allowed than there is
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("command", ["train", "path"])
+def test_all_ranks_have_a_closed_form_or_none_has(tmp_path, monkeypatch, command):
+    """Where one of three ranks has no memory for it, all iterate."""
+    write_data(tmp_path / "d", *data(100, 5))
+    measure, settings = Measure.parse("normal-auc"), Settings(1e-2, solver="lbfgs")
+    task = TrainingTask(dataset.read_manifest(tmp_path / "d"), measure, settings)
+    request = PathRequest(tmp_path / "d", measure=measure.name, lambdas=[1e-2], folds=2, solver="lbfgs", check=False)
+    request = replace(request, output=tmp_path / "p", memory=2**30)  # with a limit, ranks share rows and not folds
+
+    def on_ranks(comm):
+        if command == "train":
+            return train_task(task, comm).result.evaluations
+        return run_path(request, comm).evaluations
+
+    bytes_of_moments = plan.bytes_of_moments
+    monkeypatch.setattr(plan, "bytes_of_moments", lambda *words: bytes_of_moments(*words) * (Turn.rank.number != 1))
+    found = run_ranks(3, on_ranks)
+    assert min(found) == max(found) > 1
 
 
 def least_room(manifest):

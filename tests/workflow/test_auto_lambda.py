@@ -34,7 +34,7 @@ from distsms.workflow.auto_lambda import (
 from distsms.workflow.choice import Choice, Mean, Point
 from distsms.workflow.folds import deal_rows
 from tests.support.files import on_root
-from tests.support.problems import block, data, objective
+from tests.support.problems import block, data, local_part, objective
 
 ALONE = Communicator()
 SETTINGS = settings_for("rocarea", "lbfgs", lam=1.0)
@@ -202,6 +202,11 @@ def test_too_few_rows_and_rows_that_say_nothing_keep_the_default(comm):
     y[::2] = 1
     found = chosen(block(comm, X, y), comm)
     assert found.lam == DEFAULT_LAMBDA and "none of" in found.reason
+    groups = np.maximum(np.arange(60, dtype=np.uint64), 1)  # the first two rows are the only group with both classes
+    rows = replace(block(comm, X, y), groups=local_part(groups, comm))
+    found = chosen(rows, comm, "gauc@each")
+    assert (found.lam, found.means) == (DEFAULT_LAMBDA, [])
+    assert re.search("cannot be compared on these rows: .* fold . has no group with rows of both", found.reason)
 
 
 def test_a_stop_ends_the_choice_with_a_lambda(comm):

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import itertools
 import json
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +22,7 @@ from distsms.features.feature_map import load
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.workflow import baseline_plan, competitors, features
+from distsms.workflow import baseline, baseline_fits, baseline_plan, competitors, features
 from distsms.workflow.features import FeaturesObserver
 from distsms.workflow.requests import BaselineRequest
 from tests.workflow import faces
@@ -116,10 +117,23 @@ def test_a_baseline_that_was_stopped_goes_on(tmp_path, capsys):
         by_command("baseline", data, "--output", tmp_path / "b", options=changed)
 
 
-def test_groups_choose_among_models_on_features_that_are_trained_for_all_pairs(tmp_path):
-    """Quick trials on features measure within groups, too."""
+def test_groups_choose_among_models_on_features_that_are_trained_for_all_pairs(tmp_path, monkeypatch):
+    """Quick trials on features measure within groups, too. Distributed rows are freed before all rows are read."""
     data = data_set(tmp_path / "d", grouped=True)
     options = LINEAR | {"methods": ["distsms", "distsms-crosses"], "lambdas": [1.0, 0.1, 1e-2, 1e-3]}
+    held, load_rows, read_rows = [], baseline.load_rows, baseline_fits.read_rows
+
+    def load(*words, **more):
+        rows = load_rows(*words, **more)
+        held.append(weakref.ref(rows.block.features))
+        return rows
+
+    def read(*words):
+        assert [features() for features in held] == [None]
+        return read_rows(*words)
+
+    monkeypatch.setattr(baseline, "load_rows", load)
+    monkeypatch.setattr(baseline_fits, "read_rows", read)
     result = distsms.baseline(data, tmp_path / "b", select="gauc@pairs", **options)
     gauc = {method.method: method.intervals["gauc@pairs"].value for method in result.methods}
     assert list(gauc) == ["distsms", "distsms-crosses", "distsms, best features"] and min(gauc.values()) > 0.5

@@ -214,6 +214,8 @@ def test_means_are_of_the_lambdas_that_all_folds_have():
     assert found.mean == pytest.approx(0.5)
     assert found.error**2 == pytest.approx((0.3**2 + 0.1**2 + 0.4**2) / 2 / 3)  # the sample's variance over 3
     assert means([point(0.1, 0)], "prbep") == []
+    for undefined in (math.nan, None):  # as a run has it, and a file
+        assert means([*points, point(0.01, 1, undefined), point(0.01, 3, 0.5)], "prbep") == [found]
 
 
 def test_the_interval_is_of_the_rule_that_chooses():

@@ -131,14 +131,19 @@ def test_it_stops_and_leaves_to_iterations_what_rounding_hides(comm):
 
 
 @pytest.mark.serial
-def test_the_models_that_it_is_compared_with_are_of_rocarea():
+def test_the_models_that_it_is_compared_with_are_of_rocarea(monkeypatch):
+    """Their ordering is their own, since that of the closed form would gather all scores on the root."""
     rng = np.random.default_rng(0)
     y = np.where(rng.random(200) < 0.3, 1, -1)
     X = rng.normal(size=(200, 3)) + np.outer(y > 0, [1, 0.5, 0]) + np.outer(rng.random(200) < 0.05, [0, -30, 0])
     block = weighted_block(ALONE, sparse.csr_array(X), y, np.ones(200))
-    found, _ = solved(ALONE, PROBLEM, block)
+    problem = replace(PROBLEM, distribution=Distribution("gather", "root"))
+    found, _ = solved(ALONE, problem, block)
+    orderings, make_losses = [], path.make_losses
+    monkeypatch.setattr(path, "make_losses", lambda *words: orderings.append(words[1:3]) or make_losses(*words))
     closed, iterated = (
-        compare_on_folds(PathRows(block, ALONE), replace(PROBLEM, scored=scored), found.points, lambda: False, "best")
+        compare_on_folds(PathRows(block, ALONE), replace(problem, scored=scored), found.points, lambda: False, "best")
         for scored in (4, 0)
     )
     assert closed == iterated and closed.theirs != closed.ours
+    assert orderings == [("rocarea", "auto")] * 2

@@ -95,6 +95,29 @@ def test_no_group_is_split(comm, n, n_groups, seed, folds, left_out):
         assert np.array_equal(found.training(fold) | found.judged(fold), counted)
 
 
+@pytest.mark.parametrize("kind, n_groups", [("groups", 200), ("rows", 50), ("time", 50)])
+def test_a_fold_on_which_gauc_is_not_defined_is_refused(kind, n_groups, comm):
+    """By brute force: whether a group has rows of both classes that evaluate the fold."""
+    refused = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        groups, labels = rng.integers(0, n_groups, 60).astype(np.uint64), np.tile([1, -1], 30).astype(np.int8)
+        counted, time = np.arange(60) % 7 > 0, rng.permutation(60).astype(float)
+        marks, mine = {"groups": groups, "rows": time, "time": time}[kind], share(comm, 60)
+        alone = make_folds(kind, marks, labels, counted, 3, seed, Communicator())
+        signs = [labels[alone.judged(fold) & (groups == group)] for fold in (1, 2, 3) for group in range(n_groups)]
+        pairs = np.reshape([len(set(of_group)) for of_group in signs], (3, n_groups)) == 2
+        of_rank = kind, marks[mine], labels[mine], counted[mine], 3, seed, comm, groups[mine]
+        if pairs.any(axis=1).all():
+            assert np.array_equal(make_folds(*of_rank).number, alone.number[mine])
+        else:
+            first = 1 + np.flatnonzero(~pairs.any(axis=1))[0]
+            with pytest.raises(InputError, match=f"^3 folds by {kind}: fold {first} has no group with rows of both"):
+                make_folds(*of_rank)
+            refused.append(seed)
+    assert 0 < len(refused) < 12
+
+
 @given(st.lists(st.integers(1, 9), min_size=12, max_size=60), st.integers(2, 6), st.integers(0, 5))
 def test_folds_of_groups_are_even(comm, sizes, folds, seed):
     """If each group has one class, the folds' sizes in a class differ by at most its largest group.

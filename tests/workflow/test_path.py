@@ -22,11 +22,13 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.training.task import Distribution
+from distsms.workflow import decisions
 from distsms.workflow.choice import Point
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import CrossValidation, PathRows, Problem, run
 from distsms.workflow.path_result import L1, PathResult, PathStore, SeveralStore, describe_left_out, finished
-from tests.support.problems import LOSSES, asked, block, data, objective, share
+from tests.support.problems import LOSSES, asked, block, data, local_part, objective, share
+from tests.support.simulated import run_ranks
 
 EPSILON = 1e-4
 PROBLEM = Problem("rocarea", [1e-1, 1e-2], 3, 0, Settings(lam=1.0, epsilon=EPSILON))
@@ -275,6 +277,47 @@ def test_where_a_point_cannot_be_kept_all_ranks_fail(case, comm):
 
     with pytest.raises(InputError, match="the disk is full"):
         run(rows, problem, keep)
+
+
+def in_groups(two_classes):
+    """Return rows of ten groups, the first of them with both classes and the others with one, and the groups."""
+    group = np.arange(60) // 6
+    y = np.where(group < two_classes, np.arange(60) % 2, group % 2) * 2 - 1
+    X = sparse.csr_matrix(np.random.default_rng(0).normal(size=(60, 3)) + y[:, None])
+    return X, y.astype(np.int8), group.astype(np.uint64)
+
+
+GAUC = Problem("gauc@each", [1e-1], 3, 0, Settings(lam=1.0, solver="lbfgs"), folds_by="groups")
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("case", ["one class", "no group with both"])
+def test_what_is_refused_on_the_rank_of_one_fold_is_refused_on_all(case):
+    """The fold of all rows, where there is no other; and that whose training rows lack the only group of both."""
+    X, y, groups = in_groups(two_classes=1)
+    problem, why = replace(GAUC, select="rocarea"), "no group has both"
+    if case == "one class":
+        y[:], problem, why = 1, replace(PROBLEM, folds=0), "60 positive and 0 negative"
+
+    def on_ranks(comm):
+        rows = replace(block(Communicator(), X, y), groups=groups)
+        with pytest.raises(InputError, match=why):
+            run(PathRows(rows, comm, groups, share_folds=True), problem, lambda *of_point: None)
+
+    run_ranks(3, on_ranks)
+
+
+def test_folds_without_a_group_of_both_classes_are_refused_if_gauc_chooses(comm):
+    """Of three folds, one has neither of two groups."""
+    X, y, groups = in_groups(two_classes=2)
+    rows = PathRows(replace(block(comm, X, y), groups=local_part(groups, comm)), comm, local_part(groups, comm))
+    with pytest.raises(InputError, match=r"3 folds by groups: fold . has no group with rows of both classes, so that"):
+        run(rows, GAUC, lambda *of_point: None)
+    found = run(rows, replace(GAUC, select="rocarea"), lambda *of_point: None)
+    values = [point.held_out["gauc@each"] for point in found.points if point.fold]
+    assert len(values) == 3 and np.isnan(values).sum() == 1
+    scored = decisions.held_out(rows, GAUC, (0.0, 1.0)).scored  # for a threshold, which compares no groups
+    assert sum(comm.allgather(len(scored.scores))) == 60
 
 
 def test_too_few_rows_for_the_folds_are_refused_everywhere(comm):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from distsms.base.wording import in_python
 from distsms.python import path as python_path
 from distsms.shards.from_arrays import write_data
 from distsms.workflow import path_run
+from distsms.workflow.fold_features import FoldFeatures
 from distsms.workflow.path_run import PathObserver
 from tests.workflow.faces import lasting, noted, run, words_of
 from tests.workflow.test_faces import same
@@ -74,6 +76,18 @@ def check_faces(tmp_path, temporary=False, **options):
     return result
 
 
+class OneFoldAtATime(FoldFeatures):
+    """Features of folds, of which no more than one fold is in memory."""
+
+    _held = None
+
+    def rows(self, fold):
+        assert self._held is None or self._held() is None
+        rows = super().rows(fold)
+        self._held = weakref.ref(rows.block.features)
+        return rows
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize(
     "case",
@@ -89,7 +103,8 @@ def check_faces(tmp_path, temporary=False, **options):
     ],
     ids=str,
 )
-def test_a_path(case, tmp_path):
+def test_a_path(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(path_run, "FoldFeatures", OneFoldAtATime)
     write_rows(tmp_path / "data")
     result = check_faces(tmp_path, temporary=not case, **GRID | case)
     lambdas = case.get("lambdas", GRID["lambdas"])
