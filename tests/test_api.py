@@ -323,7 +323,7 @@ def test_the_named_arguments_of_train_are_few_and_can_be_read():
     assert len(parameters) <= 12
     assert not [name for name, one in parameters.items() if " at 0x" in str(one)]
     described = distsms.train.__doc__
-    of_solver = {field.name for field in dataclasses.fields(Settings)} | {"relative"}
+    of_solver = {field.name for field in dataclasses.fields(Settings)} - {"points"}
     assert api.NAMES & of_solver == of_solver and len(api.NAMES - of_solver) > 12
     for name in (api.NAMES - of_solver) | {"l1"}:
         assert re.search(rf"^    (\w+, )*{name}\b.* : |^    {name}, ", described, re.M), name

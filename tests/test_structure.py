@@ -56,7 +56,6 @@ def test_libraries_come_in_at_one_place():
             "ingest/formats/columns.py",
             "ingest/formats/csv_files.py",
             "ingest/formats/dates.py",
-            "shards/from_arrays.py",
             "ingest/frames.py",
             "models/output.py",
         },

@@ -167,7 +167,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ValueError(f"--config {file}: {PETSC}: takes a list of texts")
         options = options or words
-        config.apply(file, values, of_command, argv)
+        values = config.apply(file, values, of_command, argv)
     except ValueError as error:
         of_command.error(str(error))
     args, unknown = _parse_known(parser, of_command, argv)

@@ -72,7 +72,7 @@ examples:
 
 OPTIONS = f"""\
 {options.DATA}
-{GRID.format(names=", ".join([*RANKING, "pauc@BETA"]), choosers=RANKING_CHOOSERS.replace("%", "%%"))}
+{GRID.format(names=", ".join([*RANKING, "pauc@BETA"]), choosers=RANKING_CHOOSERS.replace("%", "%%"), rivals="")}
 {options.WITHIN_GROUPS}
 --path FOLDER  Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The
     lambdas of --lambdas are tried, too.

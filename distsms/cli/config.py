@@ -35,8 +35,10 @@ def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"--config {error}") from error
 
 
-def apply(path: str, values: Mapping[str, Any], parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Let values of a file take the place of defaults, unless the command line sets them. May raise ValueError."""
+def apply(path: str, values: Mapping[str, Any], parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
+    """Let values of a file take the place of defaults, unless the command line sets them, or what excludes them, and
+    return those that count. May raise ValueError."""
+    counted = dict[str, Any]()
     said = {word.partition("=")[0] for word in argv if word.startswith("-")}
     known = [action for action in parser._actions if action.dest not in ("config", "help")]
     named = {_name(action): action for action in sorted(known, key=lambda action: not action.option_strings)}
@@ -50,6 +52,7 @@ def apply(path: str, values: Mapping[str, Any], parser: argparse.ArgumentParser,
         alike = [one for one in known if _name(one) == name or any(one in group for group in groups)]
         if said & {option for one in alike for option in one.option_strings}:
             continue
+        counted[name] = value
         if twice := [_name(one) for one in alike if _name(one) != name and values.get(_name(one), False) is not False]:
             raise ValueError(f"--config {path}: {name} and {twice[0]} exclude each other")
         if value is False and action.nargs == "?":  # the option is not given
@@ -61,6 +64,7 @@ def apply(path: str, values: Mapping[str, Any], parser: argparse.ArgumentParser,
         action.required = False
         if not action.option_strings:  # files: the command line may name others
             action.nargs = "*" if action.nargs in ("+", "*") else "?"
+    return counted
 
 
 def given(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ GRID = f"""\
     FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: {USUAL}).
 --measure NAME  What to optimize, and what chooses lambda: {{names}} (default: %(default)s).
 --select MEASURE  Choose lambda by another measure of the held-out rows: {{choosers}}. K counts the rows of a fold
-    (default: the measure that is optimized).
+    (default: the measure that is optimized{{rivals}}).
 --folds K  The number of folds; `distsms path` also takes 0, and trains the path alone (default: %(default)s).
 --folds-by  What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms shard
     --group`, doubles duplicate rows; with time, models are evaluated on rows that come later than those they are
@@ -130,7 +130,7 @@ FOLDS = (
 )
 OPTIONS = f"""\
 data DATA  A data set made by `distsms shard`.
-{GRID.format(names=NAMES, choosers=CHOOSERS.replace("%", "%%"))}
+{GRID.format(names=NAMES, choosers=CHOOSERS.replace("%", "%%"), rivals=", or rocarea for " + ", ".join(RIVALS))}
 {options.WITHIN_GROUPS}
 {options.BIAS}
 --l1 L1  The weight of ||w||_1: with a positive number the regularizer is the elastic net L1 ||w||_1 + lambda/2 ||w||^2,

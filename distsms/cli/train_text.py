@@ -16,7 +16,6 @@ import numpy as np
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_REQUEUE, InputError
-from distsms.base.files import check_writable
 from distsms.base.formatting import format_bytes, format_objective, format_seconds
 from distsms.base.measures import display_name
 from distsms.base.typing import Floats
@@ -310,6 +309,7 @@ def write_report(
 def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
     """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
     from distsms.models import inputs
+    from distsms.workflow.report import check_page
 
     saved = Path(args.output)  # the reports of several models in a folder differ
     path = args.report or str(saved.with_name("report.html" if saved.name == "model.h5" else f"{saved.stem}.html"))
@@ -319,8 +319,6 @@ def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
         if not args.quiet:
             print("report    none, since it needs matplotlib: pip install 'distsms[plot]'")
         return None
-    check_writable(path)
-    inputs.check_distinct(path, args.output, args.test, args.trace, *names)
-    if os.path.isfile(path) and b"distsms report" not in Path(path).read_bytes()[:1000]:
-        raise InputError(f"{path}: exists and is not a report; name another file with --report, or remove it first")
+    inputs.check_distinct(path, args.output, args.test, args.trace, args.certificate, *names)
+    check_page(path)
     return path

@@ -61,8 +61,8 @@ class Scale(NamedTuple):
     def of(cls, most: float, total: float) -> Scale:
         """Return the scale for max |c_i| and sum |c_i|."""
         bits = 16 if most <= 2.0**-7 else 19
-        whole = min(60 - _exponent(total), 300)
-        return cls(min(3 * bits - 2 - _exponent(most), whole), whole, bits)
+        whole = min(60 - int(_exponents(total)), 300)
+        return cls(min(3 * bits - 2 - int(_exponents(most)), whole), whole, bits)
 
     @property
     def together(self) -> int:
@@ -99,8 +99,7 @@ class Group(ABC):
         self._resident, self._streamed = list[Block](), list[Block]()
         self._buffers: list[list[Any]] = []
         self._kept: tuple[int | None, Any] = None, None  # see `_units`
-        mantissas, exponents = np.frexp(largest)  # as `_exponent`, for each column
-        self._exponents = np.where(largest > 0, np.maximum(exponents - (mantissas == 0.5), -700), 0)
+        self._exponents = _exponents(largest)
 
     @abstractmethod
     def pieces(self) -> Iterator[Block]:
@@ -440,7 +439,7 @@ def _most_frequent(some: NDArray[Any], size: int) -> NDArray[np.uint32]:
     return np.argpartition(-counts, kernel.HOT)[: kernel.HOT].astype(np.uint32)
 
 
-def _exponent(value: float) -> int:
-    """Return the smallest e with value <= 2^e, at least -700; 0 for 0."""
-    mantissa, exponent = math.frexp(value)
-    return max(exponent - (mantissa == 0.5), -700) if value else 0
+def _exponents(values: Any) -> Any:
+    """Return the smallest e with value <= 2^e of each value, at least -700; 0 for 0."""
+    mantissas, exponents = np.frexp(values)
+    return np.where(np.greater(values, 0), np.maximum(exponents - (mantissas == 0.5), -700), 0)

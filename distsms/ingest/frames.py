@@ -22,8 +22,9 @@ NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder t
 
 def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
     """Write a table in memory as a Parquet file, without the index that a DataFrame of pandas has. Local."""
-    import pyarrow as pa
-    import pyarrow.parquet as arrow_parquet
+    from distsms.ingest.formats.columns import pa  # which says so where pyarrow is missing
+
+    import pyarrow.parquet as arrow_parquet  # isort: skip
 
     try:
         if hasattr(frame, "to_arrow"):

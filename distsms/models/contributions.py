@@ -386,7 +386,8 @@ def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:
 def mean_contributions(w: Floats, block: DataBlock, data: Manifest | None, comm: Communicator) -> list[float] | None:
     """Return the mean of <w, x> over the training rows, term by term, in one pass; None for models without reasons.
     w (p,) are the coefficients for the rows as they are in the block. **Collective.**"""
-    model = from_training(w, {}, data, block.table)
+    about = {"zero_based": data is not None and data.zero_based}  # as the model has it, for the names of its terms
+    model = from_training(w, about, data, block.table)
     if model.table is None or find_reason(model):
         return None
     names, term = terms_of(model)

@@ -269,32 +269,29 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: there is no such model file")
     hdf5.check_heaps(path, "is not a model, or is damaged; are the arguments swapped? MODEL comes first")
     note_content(path)
-    try:
-        with hdf5.open_file(path, "a model") as file:
-            complete = hdf5.attribute(file, "complete")
-            if hdf5.attribute(file, "format", text=True) != FORMAT or not isinstance(complete, np.bool_ | bytes):
-                raise InputError(f"{path}: is an HDF5 file, but not a (complete) model of distsms")
-            if (version := int(hdf5.attribute(file, "version"))) > VERSION:
-                raise InputError(f"{path}: was written by a newer distsms (model version {version}); update distsms")
-            contents: dict[str, Any] = {"version": version, "info": hdf5.attribute(file, "info", text=True)}
-            contents["w"] = w = np.asarray(hdf5.dataset(file, "w")[()])
-            contents |= {
-                name: np.asarray(hdf5.dataset(file, name, packed=False)[()])
-                for name in ("scale", "table", "coded")
-                if name in file
-            }
-            info, scale = json.loads(contents["info"]), contents.get("scale")
-            table = Table.from_json(json.loads(contents["table"].tobytes())) if "table" in file else None
-            coded = CodedColumns.of(json.loads(contents["coded"].tobytes()) if "coded" in file else {})
-            features = None
-            if coded.features:
-                from distsms.features import feature_map
+    with hdf5.open_file(path, "a model") as file:
+        complete = hdf5.attribute(file, "complete")
+        if hdf5.attribute(file, "format", text=True) != FORMAT or not isinstance(complete, np.bool_ | bytes):
+            raise InputError(f"{path}: is an HDF5 file, but not a (complete) model of distsms")
+        if (version := int(hdf5.attribute(file, "version"))) > VERSION:
+            raise InputError(f"{path}: was written by a newer distsms (model version {version}); update distsms")
+        contents: dict[str, Any] = {"version": version, "info": hdf5.attribute(file, "info", text=True)}
+        contents["w"] = w = np.asarray(hdf5.dataset(file, "w")[()])
+        contents |= {
+            name: np.asarray(hdf5.dataset(file, name, packed=False)[()])
+            for name in ("scale", "table", "coded")
+            if name in file
+        }
+        info, scale = json.loads(contents["info"]), contents.get("scale")
+        table = Table.from_json(json.loads(contents["table"].tobytes())) if "table" in file else None
+        coded = CodedColumns.of(json.loads(contents["coded"].tobytes()) if "coded" in file else {})
+        features = None
+        if coded.features:
+            from distsms.features import feature_map
 
-                features = feature_map.read(file, "features/", coded.features, path)
-                contents["options"] = features.options
-            hdf5.require_checksum(complete, contents, path)
-    except RecursionError as error:
-        raise InputError(f"{path}: cannot be read as a model: {error}") from error
+            features = feature_map.read(file, "features/", coded.features, path)
+            contents["options"] = features.options
+        hdf5.require_checksum(complete, contents, path)
     model = Model(w, info, table, scale, coded, features)
     if fault := find_fault(model):
         raise InputError(f"{path}: damaged model: {fault}")

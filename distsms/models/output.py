@@ -10,6 +10,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
@@ -53,6 +54,9 @@ def check_ending(path: str, columns: Sequence[str] = ()) -> None:
         raise InputError(f"{path}: a .npy file has the scores alone, and not {' and '.join(columns)}; {possible}")
     if ending in REFUSED:
         raise InputError(f"{path}: scores cannot be written as {ending}; {possible}, or .npy for scores alone")
+    if _SINKS.get(ending) is _parquet and find_spec("pyarrow") is None:
+        lacking = "Parquet is written by pyarrow, which is not installed: pip install 'distsms[tables]'"
+        raise InputError(f"{path}: {lacking}; or name a file .csv, .tsv, .txt or .h5")
 
 
 def write(

@@ -225,8 +225,8 @@ def train(
 
 
 OF_RUN = {"settings", "distribution", "output", "test", "ignore_new", "folds", "features_of"}
-OF_RUN |= {"data", "measure", "memory", "at", "calibrate", "split", "reading"}
-"""Fields of `TrainRequest` that `train` leaves as they are, or makes of its arguments and of several settings."""
+OF_RUN |= {"data", "measure", "memory", "at", "calibrate", "split", "reading", "points"}
+"""Options of `TrainRequest` that `train` leaves as they are, or makes of its arguments and of several settings."""
 OF_PARTS = {"within_groups", "split_by", "seed", "watch", "stop_wanted"}
 """Settings of `train` that are parts of a field, or of none."""
 NAMES = TrainRequest.option_names() - OF_RUN | OF_PARTS
@@ -252,7 +252,7 @@ class Progress(workflow.TrainObserver):
         self.warnings.append(warning)
 
     def trained(self, trained: workflow.Trained) -> None:
-        result = trained.result
+        result = trained.run.result
         sentence = result.status.sentence
         self._log("%s; gap %.3g, %d evaluations, %.2f s", sentence, result.gap, result.evaluations, result.seconds)
         self._log("training rows: %s", _measures(trained.run.scores.measures))

@@ -214,7 +214,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             trained = self._train(X, Arrays(X, labels, weights, groups))
         except InputError as error:
             raise ValueError(in_python(error.message)) from error
-        result, run = trained.result, trained.run
+        run, result = trained.run, trained.run.result
         self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
         self._take(trained.model)
         if self.certificate is not None:

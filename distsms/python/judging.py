@@ -1,4 +1,4 @@
-"""`distsms.evaluate`, `predict`, `contributions` and `report`: what a trained model does on rows.
+"""`distsms.evaluate`, `predict`, `reasons`, `contributions`, `report` and `verify`: what a trained model does on rows.
 
 They only translate into requests of `distsms.workflow`, and give its warnings as warnings of Python.
 """

@@ -62,7 +62,8 @@ def path(
     folds_by : {"rows", "groups", "doubles", "time"}, optional
         What the folds keep together; by default groups, if the data set has them, else rows.
     select : str, optional
-        The measure of held-out rows that chooses, such as ``"tpr@fpr=0.01"``; by default the one that is optimized.
+        The measure of held-out rows that chooses, such as ``"tpr@fpr=0.01"``; by default the one that is optimized,
+        and ``"rocarea"`` for the logistic measures and ``"normal-auc"``.
     rule : {"best", "one-se"}
         Whether to take the lambda of the best mean, or the simplest model within one standard error of it.
     watch : callable or PathObserver, optional

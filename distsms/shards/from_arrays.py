@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -34,14 +35,11 @@ from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
 
 def is_frame(data: Any) -> bool:
-    """Return whether data are a table in memory, of pandas, polars or pyarrow. Local; may load pyarrow."""
+    """Return whether data are a table in memory, of pandas, polars or pyarrow. Local."""
     if hasattr(data, "to_arrow") or (hasattr(data, "columns") and hasattr(data, "iloc")):
         return True
-    if not hasattr(data, "columns"):
-        return False
-    import pyarrow as pa
-
-    return isinstance(data, pa.Table | pa.RecordBatch)
+    arrow = sys.modules.get("pyarrow")  # which is loaded where a table of its own is
+    return arrow is not None and isinstance(data, arrow.Table | arrow.RecordBatch)
 
 
 def names_of(X: Any) -> list[str] | None:

@@ -131,13 +131,8 @@ class ClosedForm:
         self, block: DataBlock, comm: Communicator, number: Numbers = None, folds: int = 0, forward: bool = False
     ) -> None:
         self._moments = moments_of(block, comm, number, folds + 1)
-        self._folds, self._forward, self._passes = folds, forward, 1
+        self._folds, self._forward, self.passes = folds, forward, 1  # passes over the rows that are not counted yet
         self._of_fold: dict[int, Moments] = {}  # of the last one that was asked for
-
-    def uncounted_passes(self) -> int:
-        """Return the number of passes over the rows since the last call: 1, and later 0."""
-        passes, self._passes = self._passes, 0
-        return passes
 
     def classes(self, fold: int) -> Moments:
         """Return the moments of the positive and of the negative training rows of a fold; 0 stands for all rows."""

@@ -314,7 +314,7 @@ def make_plan(
     models: int = 1,
 ) -> Plan:
     """Choose the ordering and the step, and check this node's memory; `losses` and `solves` are those of `needs`,
-    `models` their number at all lambdas. With `memory`, rows that do not fit are streamed. Local.
+    `models` is how many models a closed form scores. With `memory`, rows that do not fit are streamed. Local.
     """
     storage.check_codec(manifest.compression, manifest.directory)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg

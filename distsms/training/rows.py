@@ -70,7 +70,8 @@ class TrainingObserver:
 
 @dataclass(eq=False, repr=False)
 class TrainingRows:
-    """This rank's rows, their loss and features, after `load`; `reserved` bytes are left free (inf: no limit)."""
+    """This rank's rows, their loss and features, after `load`; `reserved` bytes are left free (inf: no limit),
+    equally many on all ranks. Creating it is **collective.**"""
 
     task: TrainingTask
     comm: Communicator
@@ -89,6 +90,7 @@ class TrainingRows:
         self._deaths = 0  # so many have been recorded
         if self.plan is not None and self.options.memory is not None:
             least, reserve = self.plan.needs.least(self.comm.size, root=True), self.options.reserve
+            least = max(self.comm.allgather(least))  # what a rank leaves free decides on the steps after the run
             self.reserved = 0.0 if reserve is None else reserve.of(self.options.memory, least)
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -303,7 +304,8 @@ def _sample(
         few = shares_folds(data.n, 0, comm) and shares_folds(0, int(share * (data.n + data.nnz)), comm)
         # Of few rows, each rank reads the whole sample, and trains the models of some folds alone.
         share_folds = few and ends_in_memory(data, comm.rank) is None
-        block = load_sample(data, ALONE if share_folds else comm, shares, budget=budget, whole_groups=in_groups)
+        with comm.fail_together() if share_folds else nullcontext():
+            block = load_sample(data, ALONE if share_folds else comm, shares, budget=budget, whole_groups=in_groups)
         return PathRows(block, comm, block.groups, share_folds)
     shares = sample_shares(n_pos, n_neg, int(comm.sum(np.array([data.features.nnz]))[0]), measure)
     keys: Any = data.groups if in_groups else data.first_row + np.arange(len(data.labels))

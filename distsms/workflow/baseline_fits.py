@@ -68,11 +68,6 @@ class FoldedRows(NamedTuple):
         rows = self.held_out(fold)
         return Scored(scores, self.y[rows], ALONE, some(self.weights, rows), some(self.groups, rows))
 
-    @property
-    def fold(self) -> NDArray[np.int16]:
-        """The fold, from 1 on, that each row evaluates, (n,); 0 for rows that evaluate none."""
-        return self.folds.number
-
 
 def read_rows(manifest: Manifest, problem: Problem) -> FoldedRows:
     """Read all rows that count, with their groups if the problem needs them, and assign them to folds. Local."""

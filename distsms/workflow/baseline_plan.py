@@ -266,6 +266,9 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
         fault = f"is of other data, {problem['data']['path']}; name a path of {request.data}"
     elif l1 := problem.get("l1"):
         fault = f"has l1 {l1:g}, and baseline compares models without l1; name a path without {option('l1')}"
+    elif not Measure.parse(measure := problem["measure"]).family.on_paths:
+        trains = f"trains for {', '.join(RANKING)} or pauc@BETA"
+        fault = f"was trained for {measure}, and a baseline {trains}; name another path"
     elif problem.get("features"):
         fault = f"has made features, and baseline makes its own; name a path without {option('features')}"
     if fault:

@@ -24,6 +24,7 @@ from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, Measure
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats, Hashes
+from distsms.base.wording import option
 from distsms.losses.registry import make_loss
 from distsms.matrix.arrays import as_features
 from distsms.matrix.blocks import thread_count
@@ -322,7 +323,7 @@ def require(names: Sequence[str]) -> None:
         try:
             __import__(METHODS[name].package or "distsms")
         except (ImportError, OSError) as error:  # OSError: a library of the system is missing
-            remedy = "Install it (pip install 'distsms[baseline]'), or name others with --methods"
+            remedy = f"Install it (pip install 'distsms[baseline]'), or name others with {option('methods')}"
             needs = f"the method {name} needs {METHODS[name].package}, which cannot be imported: {error}"
             raise InputError(f"{needs}. {remedy}") from error
 

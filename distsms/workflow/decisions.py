@@ -29,6 +29,7 @@ from distsms.metrics.confidence import LEVEL, MeanEstimate, limits
 from distsms.metrics.operating_points import operating_point
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes, masses
 from distsms.metrics.tied_scores import tied_scores
+from distsms.parallel.groups import Groups
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import Fit
 from distsms.training.plan import folds_at_once
@@ -109,13 +110,22 @@ class Decisions:
     request: TrainRequest  # with the number of folds, which are made by groups if the rows have groups, else by rows
 
     def make_folds(self, block: DataBlock, comm: Communicator) -> Folds:
-        """Return the folds. **Collective.** Raises InputError if there are too few rows."""
+        """Return the folds. **Collective.** Raises InputError if there are too few rows or groups."""
+        origin = "the threshold and the probabilities come from held-out folds"
         by, keys = ("rows", np.empty(0)) if block.groups is None else ("groups", block.groups)
         try:
-            return make_folds(by, keys, block.labels, block.counted, self.request.folds, 0, comm)
+            folds = make_folds(by, keys, block.labels, block.counted, self.request.folds, 0, comm)
         except InputError as error:
             why = f"{marked(error.message)} (of distsms path, or folds of SMSClassifier)"
-            raise InputError(f"the threshold and the probabilities come from held-out folds: {why}", True) from error
+            raise InputError(f"{origin}: {why}", True) from error
+        if self.request.measure.within_groups and block.groups is not None:  # as the losses of the folds would find out
+            counted = block.counted
+            groups = Groups(block.groups[counted], block.labels[counted], 0, comm)
+            number = folds.number[counted][groups.to_rows((groups.positive > 0) & (groups.negative > 0))]
+            if np.count_nonzero(comm.sum(np.bincount(number, minlength=self.request.folds + 1))) < 2:
+                why = "and all groups with rows of both classes are in one of them; use other groups"
+                raise InputError(f"{origin}, {why}", True)
+        return folds
 
     def decide(self, fit: Fit, spread: tuple[float, float], comm: Communicator) -> dict[str, Any] | None:
         """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**"""

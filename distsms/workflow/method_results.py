@@ -203,8 +203,8 @@ class Evaluator:
         trials: Sequence[Trial] = (),
         level: float = LEVEL,
     ) -> None:
-        self._rows, self._level = rows, level
-        whole = {name: complete(fits, name, int(rows.fold.max())) for name in METHODS}
+        self._rows, self._level, self._n_folds = rows, level, int(rows.folds.number.max())
+        whole = {name: complete(fits, name, self._n_folds) for name in METHODS}
         self._fits = {name: of_method for name, of_method in whole.items() if of_method}
         self._trials = [trial for trial in trials if METHODS[trial.method].linear]
         left = {name: left_lambdas(self._trials, name) for name in METHODS}
@@ -226,8 +226,8 @@ class Evaluator:
         """Return the rows by each measure of the head, tuned for it; none within groups, whose rows it mixes."""
         if Measure.parse(measure).within_groups:
             return {}
-        judged = self._rows.fold[self._rows.y < 0]
-        fewest = int(np.bincount(judged, minlength=int(self._rows.fold.max()) + 1)[1:].min())
+        judged = self._rows.folds.number[self._rows.y < 0]
+        fewest = int(np.bincount(judged, minlength=self._n_folds + 1)[1:].min())
         heads = [head for name in dict.fromkeys([*COMPARED, select or ""]) if (head := HeadMeasure.parse(name))]
         measurable = [head for head in heads if head.family not in ("tpr@fpr", "pauc") or head.level * fewest >= 1]
         return {head.name: self.methods(head.name) for head in measurable}
@@ -277,7 +277,7 @@ class Evaluator:
         parts = [self._part(measure, fit) for fit in fits]
         if ours:
             parts = [self._part(measure, fit).less(part) for fit, part in zip(ours, parts, strict=False)]
-        pooled = confidence.pool_folds([part.estimate() for part in parts], of_folds=int(self._rows.fold.max()))
+        pooled = confidence.pool_folds([part.estimate() for part in parts], of_folds=self._n_folds)
         replicates = np.mean([part.replicates for part in parts], axis=0)
         return parts[0]._replace(replicates=replicates).interval(self._level, pooled)
 
@@ -287,7 +287,7 @@ class Evaluator:
         if not ours:
             return confidence.folds_interval(values, self._level, measure)
         ahead = [self._value(measure, fit) - less for fit, less in zip(ours, values, strict=False)]
-        judged = self._rows.fold > 0
+        judged = self._rows.folds.number > 0
         y, weights = self._rows.y[judged], some(self._rows.weights, judged)
         why = confidence.too_few(effective_sizes(Scored(np.zeros(len(y)), y, ALONE, weights)))
         return replace(confidence.folds_interval(ahead, self._level), why=why)

@@ -340,7 +340,7 @@ class CrossValidation(Objective):
         comm, problem = self.comm, self.problem
         left = [list(of_fold) for of_fold in lambdas]
         missing = [(k, lam) for k, of_fold in enumerate(lambdas) for lam in of_fold]
-        points, passes = list[Point](), closed_form.uncounted_passes()
+        points, passes, closed_form.passes = list[Point](), closed_form.passes, 0
         largest_share = int(comm.maximum(np.array([self.features.shape[0]]))[0])
         at_once = problem.scored or max(len(self.numbers), SCORE_BYTES // (8 * max(largest_share, 1)))
         for first in range(0, len(missing), at_once):

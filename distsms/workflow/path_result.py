@@ -349,7 +349,8 @@ class PathResult:
     Attributes
     ----------
     model : Model or None
-        The model of all rows at the lambda that was chosen; None without folds, and if the run was stopped.
+        The model of all rows at the lambda that was chosen; None without folds, if the run was stopped, and if no
+        lambda has the measure on all folds.
     points : list of Point
         The outcome of each training: lambda, fold (0 for all rows), what was proved, and the measures.
     left_out : dict

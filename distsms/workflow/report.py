@@ -153,12 +153,17 @@ def _check_output(request: ReportRequest, is_root: bool) -> None:
     """Raise InputError if the page cannot be written, or would replace something that is no page."""
     used = [request.model, request.data, request.trace, request.feature_names, request.card]
     inputs.check_distinct(request.output, *(each for each in used if isinstance(each, str | os.PathLike)))
-    if not is_root:
-        return
-    check_writable(request.output)
-    output = Path(request.output)
-    if output.is_file() and b"distsms report" not in output.read_bytes()[:1000]:
-        raise InputError(f"{output}: exists and is not a report; name another file, or remove it first")
+    if is_root:
+        check_page(request.output)
+
+
+def check_page(path: str | os.PathLike[str]) -> None:
+    """Raise InputError if a page cannot be written to a path, or would replace something that is no page. Local."""
+    check_writable(path)
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            if b"distsms report" not in file.read(1000):
+                raise InputError(f"{path}: exists and is not a report; name another file, or remove it first")
 
 
 def _read_training(request: ReportRequest) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from distsms.metrics.summary import summary_measures
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
-from distsms.optim.result import Result, Status
+from distsms.optim.result import Status
 from distsms.shards import from_arrays
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.dataset import DataBlock, MemoryBudget
@@ -74,11 +74,6 @@ class Trained:
     area: AreaOnTest | None = None  # how sure the ROCArea on the test rows is
     reading: inputs.InputOptions = inputs.AS_TRAINED  # how the test rows are read
     usage: list[dict[str, Any]] = field(default_factory=list)  # seconds, bytes and memory of ranks, in the end of all
-
-    @property
-    def result(self) -> Result:
-        """How the run ended, and what it proved."""
-        return self.run.result
 
     @property
     def warnings(self) -> list[str]:

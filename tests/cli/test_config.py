@@ -56,6 +56,8 @@ def test_the_command_line_comes_before_the_file(tmp_path):
     assert args["data"] == "['new.csv']" and args["lam"] == "0.01" and args["drop"] == "['c']"
     assert args["report"] == "None" and args["no_report"] == "True"
     assert args["max_evaluations"] == "7" and args["quiet"] == "False"
+    again = parsed(["train"], tmp_path, as_toml(given(words, tmp_path, text)))  # what the line excludes is left out
+    assert again | {"given": ""} == args | {"given": ""}
 
 
 @pytest.mark.parametrize(

@@ -264,8 +264,8 @@ def test_outputs_may_lie_in_the_folder_of_the_tables(comm, shared_dir, table, ow
     assert train(comm, ".", *QUICK, "--drop", "user,day", "--trace", "trace.jsonl") in (0, 4)
     assert {"model.h5", "report.html", "trace.jsonl"} < {path.name for path in shared_dir.iterdir()}
     comm.barrier()
-    for words in (["--trace", "my.csv"], ["--report", "my.csv"]):
-        with pytest.raises(InputError, match=r"my\.csv: would overwrite"):
+    for words in (["--trace", "my.csv"], ["--report", "my.csv"], ["--certificate", "c.html", "--report", "c.html"]):
+        with pytest.raises(InputError, match=rf"{words[-1]}: would overwrite"):
             train(comm, ".", *QUICK, "--drop", "user,day", *words)
 
 

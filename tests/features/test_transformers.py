@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import pickle
+import sys
 
 import numpy as np
 import pandas as pd
@@ -153,6 +154,13 @@ def test_an_estimator_of_a_model_file_with_features(tmp_path):
     made = SMSClassifier.from_model(tmp_path / "m.h5")
     assert made.n_features_in_ == 4
     np.testing.assert_allclose(made.decision_function(X) + made.threshold_, api.predict(model, X), atol=1e-12)
+
+
+def test_features_in_memory_need_no_pyarrow(monkeypatch):
+    """It does not come with distsms[sklearn]."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    X, y = product(60)
+    assert SMSClassifier(lam=1e-2, features="bins").fit(X, y).predict(X).shape == (60,)
 
 
 def test_what_cannot_be_is_refused_in_words():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 
 import h5py
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from distsms.base.errors import InputError
+from distsms.ingest.frames import write_frame
 from distsms.matrix.normalization import KINDS
 from distsms.models import export, inputs, model, output, scoring
 from distsms.models.evaluation import EvaluationOptions
@@ -264,6 +266,18 @@ def test_tables_need_pyarrow_and_say_so(tmp_path):
 
 
 NO_ARROW = "import sys; sys.modules['pyarrow'] = None\nfrom distsms.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.serial
+def test_parquet_files_and_tables_in_memory_need_it_too(tmp_path, monkeypatch):
+    """What lacks is said in words, without a traceback."""
+    frame = pd.DataFrame({"x": [1.0]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "distsms.ingest.formats.columns", raising=False)
+    with pytest.raises(InputError, match=r"s\.pq: Parquet is written by pyarrow.*pip install"):
+        output.check_ending(str(tmp_path / "s.pq"))
+    with pytest.raises(InputError, match=r"tables are read by pyarrow.*pip install"):
+        write_frame(frame, tmp_path / "t.parquet")
 
 
 @pytest.mark.serial

@@ -67,6 +67,15 @@ def test_bins_and_crosses_are_terms_of_columns(table, tmp_path):
     np.testing.assert_allclose([sum(row.values()) for row in texts], scores - scores.mean(), atol=0.03)
 
 
+def test_a_data_set_may_have_more_columns_than_its_table(table, tmp_path):
+    table[["age", "income", "fraud"]].to_csv(tmp_path / "rows.csv", index=False)
+    distsms.shard(tmp_path / "rows.csv", tmp_path / "data", label="fraud", positive="yes", n_features=4)
+    model, rows = distsms.train(tmp_path / "data", lam=1e-2, solver="lbfgs"), table[["age", "income"]]
+    assert of_rows.terms_of(model)[0] == ["age", "income", "column 3", "column 4"]
+    scores, texts = distsms.predict(model, rows), parsed(distsms.reasons(model, rows, 4))
+    np.testing.assert_allclose([sum(row.values()) for row in texts], scores - scores.mean(), atol=0.02)
+
+
 def test_the_command_writes_them_in_every_format(table, trained, comm, shared_dir):
     if comm.is_root:
         distsms.save_model(shared_dir / "m.h5", trained)

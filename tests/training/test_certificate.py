@@ -54,7 +54,7 @@ def certified(comm, folder, data, measure="rocarea", lam=1e-2, solver="lbfgs", s
 
 def require_proved(trained, verified, lost=1e-6):
     """Whether the certificate proves what the run did, but for so much."""
-    result = trained.result
+    result = trained.run.result
     assert result.status is Status.PROVED and not verified.problems and verified.exit_code == 0
     assert verified.J == pytest.approx(result.J, abs=1e-9 + result.width)
     assert verified.lower_bound == pytest.approx(trained.model.info["certificate"]["bound"], abs=1e-9)
@@ -94,7 +94,7 @@ def test_of_an_opening_by_dual_ascent(measure, comm, shared_dir):
     folder = written(comm, shared_dir, n=40, p=90)
     trained, verified = certified(comm, shared_dir, folder, measure, bias=0.0)
     require_proved(trained, verified)
-    assert trained.result.evaluations < 60 and trained.result.opening is None  # it is not kept any longer
+    assert trained.run.result.evaluations < 60 and trained.run.result.opening is None  # it is not kept any longer
 
 
 @pytest.mark.parametrize("step", ["root", "spread"])
@@ -102,10 +102,10 @@ def test_of_a_resumed_run(step, comm, shared_dir):
     folder = written(comm, shared_dir)
     more = {"checkpoint": shared_dir / "k", "distribution": Distribution(step=step)}
     first, _ = certified(comm, shared_dir, folder, "prbep", settings={"max_evaluations": 9}, **more)
-    assert first.result.status is Status.LIMIT
+    assert first.run.result.status is Status.LIMIT
     last = certified(comm, shared_dir, folder, "prbep", resume=True, **more)
     require_proved(*last)
-    assert last[0].result.starts == 2 and last[0].model.info["certificate"]["points"] > 2
+    assert last[0].run.result.starts == 2 and last[0].model.info["certificate"]["points"] > 2
     again = certified(comm, shared_dir, folder, "prbep", resume=True, **more)  # nothing is left to be done
     require_proved(*again)
 

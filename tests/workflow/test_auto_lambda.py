@@ -11,6 +11,7 @@ from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
 from distsms.base.communicator import Communicator
+from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.features import rows as feature_rows
 from distsms.optim.run import minimize
@@ -152,6 +153,10 @@ def test_every_rank_has_the_same_choice_as_one_process(comm, folder):
         assert [mean.lam for mean in found.means] == [mean.lam for mean in alone.means]
         assert [mean.mean for mean in found.means] == pytest.approx([mean.mean for mean in alone.means], abs=2e-3)
         assert len(set(comm.allgather((found.lam, found.rows, found.reason)))) == 1
+    if comm.rank == comm.size - 1:
+        manifest = replace(manifest, directory=folder / "none")
+    with pytest.raises(InputError, match="/none/"):  # on all ranks, and none waits
+        chosen(manifest, comm)
 
 
 def _with(module, name, value, action):

@@ -74,7 +74,7 @@ def test_within_groups_every_method_is_judged_by_gauc(folder):
     found = {result.method: result for result in evaluate(folder, folder.fits(), made, "gauc@pairs")}
 
     def gauc(fit):
-        inside, total, pairs = made.fold == fit.fold, 0.0, 0
+        inside, total, pairs = made.folds.number == fit.fold, 0.0, 0
         y, scores, groups = made.y[inside], folder.scores(fit), made.groups[inside]
         for group in np.unique(groups):
             own = y[groups == group]
@@ -112,7 +112,7 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
     monkeypatch.setitem(METHODS, "trees", METHODS["trees"]._replace(search=search, fit=fit))
     tries = first_round(["trees"], [], 3, 3)
     assert not fit_alone(these, tries, problem(), folder.keep)
-    assert sorted(seen) == sorted(3 * [int(np.sum(these.fold != fold)) for fold in (1, 2, 3)]) and not grown
+    assert sorted(seen) == sorted(3 * [int(np.sum(these.folds.number != fold)) for fold in (1, 2, 3)]) and not grown
     assert {one[:3] for one in folder.done()} == {one[:3] for one in tries} and not second_round(folder.trials(), 4)
     assert not evaluate(folder, folder.fits(), these)  # no table of what is only tried
     wanted = second_round(folder.trials(), 3)
@@ -190,7 +190,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
     by = {(one.method, one.setting, one.fold): one for one in fits}
     for one in (ours, other):
         own = [by[one.method, setting, f] for f, setting in enumerate(one.settings, 1)]
-        areas = [roc_auc_score(these.y[these.fold == fit.fold], folder.scores(fit)) for fit in own]
+        areas = [roc_auc_score(these.y[these.folds.number == fit.fold], folder.scores(fit)) for fit in own]
         assert one.intervals["rocarea"].value == pytest.approx(np.mean(areas))
         assert one.intervals["prbep"].value == pytest.approx(np.mean([fit.prbep for fit in own]))
         assert one.intervals["rocarea"].low < one.intervals["rocarea"].value < one.intervals["rocarea"].high
@@ -233,7 +233,7 @@ def test_every_method_is_tuned_for_the_measure_of_the_head(folder):
     assert list(found) == ["recall@precision=0.9", "pauc@0.05", "tpr@fpr=0.1"]  # folds are too small for FPR 1 %
 
     def value(fit, name):
-        return chooser_value(name, Scored(folder.scores(fit), these.y[these.fold == fit.fold], ALONE), math.nan)
+        return chooser_value(name, Scored(folder.scores(fit), these.y[these.folds.number == fit.fold], ALONE), math.nan)
 
     for name, (ours, other, best) in found.items():
         for one in (ours, other):
@@ -324,7 +324,7 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
     (ours,) = evaluate(folder, folder.fits(), these, "prbep")
     drawn, shares = [], []
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
-        at = np.flatnonzero(these.fold == fit.fold)
+        at = np.flatnonzero(these.folds.number == fit.fold)
         scores, y = folder.scores(fit), these.y[at]
         drawn.append(bootstrap.prbep_replicates(Scored(scores, y, ALONE), bootstrap.Draws(at, 1000)))
         shares.append(
@@ -386,7 +386,7 @@ def test_the_measure_that_selects_is_shown_and_compared(folder):
     values = {}
     for fit in folder.fits():
         order = np.argsort(-folder.scores(fit), kind="stable")[:5]
-        values[fit.method, fit.fold] = np.mean(these.y[these.fold == fit.fold][order] > 0)
+        values[fit.method, fit.fold] = np.mean(these.y[these.folds.number == fit.fold][order] > 0)
     precision = {method: np.array([values[method, fold] for fold in range(1, 5)]) for method in (OURS, "logistic")}
     for result in (ours, other):
         assert result.intervals[select].value == pytest.approx(precision[result.method].mean())

@@ -85,8 +85,9 @@ def test_the_program(tmp_path):
     assert "Path of lambdas, 3 folds" in page.read_text() and "Beside other methods" in page.read_text()
 
 
-def test_only_a_path_without_l1_and_features_is_taken(tmp_path, monkeypatch):
-    """The models of a baseline have no l1, so that a comparison with those of the path would be of other models."""
+def test_only_a_path_of_comparable_models_is_taken(tmp_path, monkeypatch):
+    """The models of a baseline have no l1, so that a comparison with those of the path would be of other models; and of
+    its measures the largest value is the best."""
 
     def problem_with(store):
         request = BaselineRequest("data", tmp_path / "out", path=str(store.path), lambdas=[1e-3])
@@ -96,9 +97,11 @@ def test_only_a_path_without_l1_and_features_is_taken(tmp_path, monkeypatch):
     problem = {"data": {"path": "data", "fingerprint": "f"}, "measure": "rocarea", "folds": 3, "folds_by": "rows"}
     problem |= {"seed": 0, "epsilon": 1e-3, "relative": None}
     several = "holds several paths; name one of them, .*/paths/NAME"
-    stores = SeveralStore(tmp_path / "l1s", L1), SeveralStore(tmp_path / "made", FEATURES), PathStore(tmp_path / "l1")
-    for store, more, refused in zip(
-        stores, ({}, {}, {"l1": 0.01}), (several + "$", several + ", which is raw", "has l1 0.01"), strict=True
+    for store, more, refused in (
+        (SeveralStore(tmp_path / "l1s", L1), {}, several + "$"),
+        (SeveralStore(tmp_path / "made", FEATURES), {}, several + ", which is raw"),
+        (PathStore(tmp_path / "l1"), {"l1": 0.01}, "has l1 0.01"),
+        (PathStore(tmp_path / "log"), {"measure": "logistic"}, "was trained for logistic, and a baseline trains"),
     ):
         store.path.mkdir()
         store.describe(problem | more, points=[])

@@ -17,9 +17,10 @@ from distsms.metrics.tied_scores import tied_scores
 from distsms.models import decision_text
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.workflow.decisions import HeldOut, check, decision_at, findings, held_out
+from distsms.workflow.decisions import Decisions, HeldOut, check, decision_at, findings, held_out
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import PathRows, Problem
+from distsms.workflow.requests import TrainRequest
 from tests.support.problems import block, data, drawn_scores, local_part, objective, share
 
 ALONE = Communicator()
@@ -157,6 +158,20 @@ def test_what_cannot_be_asked_for_is_refused_in_words():
         with pytest.raises(InputError, match=told):
             check(**({"at": None, "calibrate": None, "folds": 5} | wrong))
     assert Measure.parse("precision@10").on_part(0.8).k == 8 and Measure.parse("prbep").on_part(0.8).name == "prbep"
+
+
+@pytest.mark.parametrize("mixed", [1, 2])
+def test_folds_of_which_one_has_all_groups_of_both_classes_are_refused_before_the_training(comm, mixed):
+    """The other models would do, and that of this fold would have no pair of rows to compare."""
+    y = np.array([1, -1] * mixed + [1] * 5 + [-1] * 5, np.int8)
+    groups = np.array([*np.arange(mixed).repeat(2), *range(mixed, mixed + 10)], np.uint64)
+    rows = replace(block(comm, sparse.csr_matrix(np.ones((len(y), 1))), y), groups=groups[share(comm, len(y))])
+    decisions = Decisions(None, TrainRequest(None, measure=Measure.parse("gauc@each")))
+    if mixed > 1:
+        assert decisions.make_folds(rows, comm).number.all()
+    else:
+        with pytest.raises(InputError, match="all groups with rows of both classes are in one of them"):
+            decisions.make_folds(rows, comm)
 
 
 def test_folds_by_time_have_the_origin_of_the_model_of_all_rows():

@@ -113,8 +113,8 @@ def test_rows_of_a_data_set_may_be_streamed(tmp_path, monkeypatch):
         np.testing.assert_allclose(second[spec][1], scores, rtol=1e-9)
         assert second[spec][0].rocarea == fit.rocarea
     np.testing.assert_array_equal(
-        baseline_fits.gather_rows(PathRows(streamed, ALONE), PROBLEM).fold,
-        read_rows(manifest, PROBLEM).fold,
+        baseline_fits.gather_rows(PathRows(streamed, ALONE), PROBLEM).folds.number,
+        read_rows(manifest, PROBLEM).folds.number,
     )
 
 

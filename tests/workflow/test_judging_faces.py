@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -241,6 +242,7 @@ def test_bad_input_is_refused_alike(rows, table, of_table, tmp_path, capsys):
     with pytest.raises(InputError, match="evaluate: there is no option 'sed'; did you mean seed"):
         distsms.evaluate(model, (X, y), sed=1)
     (tmp_path / "page.html").write_text("mine")
+    os.truncate(tmp_path / "page.html", 2**40)  # no more than its beginning fits into memory
     for call in (
         lambda: by_command(capsys, "report", tmp_path / "a.h5", test=tmp_path / "d", output=tmp_path / "page.html"),
         lambda: distsms.report(tmp_path / "a.h5", tmp_path / "d", tmp_path / "page.html"),

@@ -74,6 +74,7 @@ def made(rows, tmp_path_factory):
         ("train", {"split_by": "time"}, "split_by, seed, .* are for tables"),
         ("train", {"seed": 5}, "split_by, seed, .* are for tables"),
         ("train", {"start": 5}, "^start is 5, and not a model"),
+        ("train", {"points": True}, "there is no option 'points'"),
         ("train", {"checkpoint": 3}, "^checkpoint is 3, and not a path"),
         ("train", {"l1": "x", "lam": 1.0}, "^l1 is 'x', and not a number"),
         ("make_features", {"output": "f", "shards": 0}, "^shards is 0; it must be at least 1"),

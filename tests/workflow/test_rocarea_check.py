@@ -16,8 +16,9 @@ from distsms.base.scored import Scored
 from distsms.metrics.confidence import Interval
 from distsms.metrics.operating_points import contingency
 from distsms.models import scoring
+from distsms.training.rows import TrainingRows
 from distsms.training.solver_choice import settings_for
-from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.task import Reserve, RunOptions, TrainingTask
 from distsms.workflow import rocarea_check
 from distsms.workflow.auto_lambda import choose_lambda
 from distsms.workflow.rocarea_check import COMPARE, Checker, Contest, QuickCheck, advise
@@ -204,6 +205,14 @@ def test_a_check_keeps_within_the_memory_and_is_left_out_where_it_has_no_room(tm
     least = make_plan(manifest, "prbep", settings, 1, [0], memory=2**40).needs.least(1, root=True)
     assert train_task(task, ALONE, RunOptions(memory=1.2 * least), check=True).check.contest is not None
     assert train_task(task, ALONE, RunOptions(memory=1.02 * least), check=True).check is None
+
+
+def test_all_ranks_have_room_for_a_check_or_none(comm):
+    """One of two nodes may have less, and a check is collective."""
+    plan = SimpleNamespace(needs=SimpleNamespace(least=lambda ranks, root: 100.0 + comm.rank))
+    options = RunOptions(memory=200, reserve=Reserve(100, 0.0))
+    rows = TrainingRows(None, comm, options, plan, None, None, None)
+    assert comm.allgather(rows.reserved) == [100.0 if comm.size == 1 else 0.0] * comm.size
 
 
 def checker(task):

@@ -25,7 +25,7 @@ try:
     import pyarrow.compute as pc
 except ImportError as absent:
     remedy = "pip install 'distsms[tables]' (or, where numpy is older than 2: pip install 'pyarrow<24')"
-    raise InputError(f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. {remedy}") from absent
+    raise InputError(f"tables are read by pyarrow, which cannot be loaded: {absent}. {remedy}") from absent
 
 # These need pyarrow.
 from distsms.ingest.formats import amounts  # isort: skip
