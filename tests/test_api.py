@@ -178,6 +178,11 @@ def test_the_fingerprint_of_rows_does_not_depend_on_who_holds_them(comm):
     assert from_arrays.fingerprint(X.toarray(), y, 0, Communicator()) == alone
     assert len({alone, *(from_arrays.fingerprint(X, labels, 0, Communicator()) for labels in (-y, y[::-1]))}) == 3
     assert from_arrays.fingerprint(X[::-1], y, 0, Communicator()) != alone
+    # It is a sum over rows, whose numbers may need more than 32 bits.
+    first = 2**31 - 7
+    cuts = [from_arrays.fingerprint(X[k : k + 1], y[k : k + 1], first + k, Communicator()) for k in range(14)]
+    of_all = from_arrays.fingerprint(X[:14], y[:14], first, Communicator())
+    assert int(of_all, 16) == sum(int(each, 16) for each in cuts) % 2**64
 
 
 @pytest.mark.parametrize("more", [{"solver": "agm"}, {"solver": "lbfgs", "l1": 1e-2}])

@@ -186,7 +186,6 @@ SHOWN = {name: FAMILIES[name].shown or name for name in RANKING}
 GROUPED = {f"gauc@{weighting}": f"GAUC ({weighting})" for weighting in WEIGHTINGS}
 """The names of ROCArea within groups, and how they are written in reports."""
 
-
 WHOLE = {"average_precision": "average precision", "bedroc": "BEDROC"}
 """Measures of the whole ranking that are only reported, and how they are written."""
 

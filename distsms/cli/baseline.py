@@ -69,7 +69,6 @@ examples:
   mpirun -n 4 distsms baseline data/train --methods distsms logistic --memory 2GiB
 """
 
-
 OPTIONS = f"""\
 {options.DATA}
 {GRID.format(names=", ".join([*RANKING, "pauc@BETA"]), choosers=RANKING_CHOOSERS.replace("%", "%%"), rivals="")}

@@ -27,7 +27,6 @@ MOST_NAMED = 5
 SEQUENCES = ["fasta", "labels", "alphabet", "window", "degree", "spectrum", "spectrum_degree"]
 """The options of `add_sequence_options`, by their names in argparse's namespace."""
 
-
 LIST: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
 """An option for columns. They may be separated by spaces or commas, and the option may be repeated."""
 COLUMNS = f"""\

@@ -58,7 +58,6 @@ examples:
   distsms evaluate model.h5 data/test --at "precision>=0.9" --at top=100
 """
 
-
 OPTIONS = """\
 paths MODEL  Models written by `distsms train`; without --test, the last argument is the data.
 --test DATA  A data set made by `distsms shard`, or a file of a format that it reads.

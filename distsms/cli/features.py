@@ -40,7 +40,6 @@ examples:
   distsms features data/test data/test-leaves --like data/leaves
 """
 
-
 OPTIONS = f"""\
 data DATA  A data set that distsms shard has made, but not of sequences.
 {OUTPUT_FOLDER}

@@ -31,7 +31,6 @@ examples:
   distsms info scaling/*.h5 --usage
 """
 
-
 OPTIONS = f"""\
 paths DATA|MODEL  A data set, a model, or several models; without any, the versions of all libraries.
 --all  Show everything that a model says of itself.

@@ -81,7 +81,6 @@ GRID_KEYWORDS: dict[str, dict[str, Any]] = {
 }
 """What argparse is told of measure, lambdas and folds, which `path` and `baseline` share."""
 
-
 USAGE = "DATA [options]"
 EPILOG = """\
 For each lambda the command trains a model on all rows and, for each fold, a model on the rows outside of that fold.
@@ -121,7 +120,6 @@ examples:
   distsms path data/train --measure pauc@0.01,0.05,0.2 --select tpr@fpr=0.01 --output path-of-betas
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
-
 
 NAMES = ", ".join([*RANKING, *RIVALS, "pauc@BETA[,BETA...]"])
 FOLDS = (

@@ -41,7 +41,6 @@ examples:
   mpirun -n 8 distsms predict model.h5 data/new --output scores.h5
 """
 
-
 OPTIONS = f"""\
 {MODEL}
 data DATA|FILE  A data set made by `distsms shard`, or a file of a format that it reads.

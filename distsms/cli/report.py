@@ -25,7 +25,6 @@ examples:
   distsms report model.h5 --test data/test --at "precision>=0.9" --at top=1%
 """
 
-
 OPTIONS = f"""\
 {MODEL}
 --test DATA  A data set made by `distsms shard`, or a file of a format that it reads.

@@ -52,7 +52,6 @@ examples:
   distsms shard sites.fa data/sites --group chromosome
 """
 
-
 ROWS = f"""\
 input INPUT  Files of one format; their rows are taken in this order.
 {types.OUTPUT_FOLDER}

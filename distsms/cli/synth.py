@@ -48,7 +48,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """The options of each kind of data, with their default values."""
 
-
 ARGUMENTS = f"""\
 kind KIND  The kind of data: {", ".join(OPTIONS)}.
 name NAME  The set of which a twin is drawn.

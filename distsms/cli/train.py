@@ -61,7 +61,6 @@ OF_SHARD = [*READING, "split", "split_by", "seed"]
 """Those that `distsms train` has for files."""
 USUAL_SPLIT = (0.8, 0.2)
 
-
 FOLDS = (
     "After the training, models are trained on four fifths of the rows each, five times, and score the other fifth:"
     " this takes up to four times as long again."

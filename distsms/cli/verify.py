@@ -28,7 +28,6 @@ examples:
   mpirun -n 8 distsms verify model.h5 data/train
 """
 
-
 OPTIONS = f"""\
 {MODEL}
 data DATA|FILE  The rows that it was trained on, in the same order: a data set, or a file.

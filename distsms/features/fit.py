@@ -135,6 +135,7 @@ def fit(
 
 
 def _grow(fitting: Fitting, n_trees: int) -> Forest:
+    """Return trees of the rows. Collective."""
     manifest, comm, options = fitting.manifest, fitting.comm, fitting.options
     shares = growing.sample_shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
     n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
@@ -149,6 +150,7 @@ def _grow(fitting: Fitting, n_trees: int) -> Forest:
 
 
 def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
+    """Return the bins of the rows, and their crosses. Collective."""
     comm, crosses = fitting.comm, fitting.options.crosses
     # 1) The attributes.
     attributes = _attributes(fitting)
@@ -199,6 +201,7 @@ def count_attributes(manifest: Manifest, comm: Communicator) -> int:
 
 
 def _attributes(fitting: Fitting) -> list[Attribute]:
+    """Return the attributes of the rows. Collective."""
     manifest, table = fitting.manifest, fitting.manifest.table
     options, comm = fitting.options, fitting.comm
     if options.attributes is not None:

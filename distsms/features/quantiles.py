@@ -92,6 +92,7 @@ def _added_up(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
 
 
 def _divide(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:
+    """Return the edges of the bins of columns. Collective."""
     few = comm.allgather([column.keys if len(column.keys) <= n_bins else None for column in values])
     edges: list[NDArray[np.int64] | None] = []
     for of_ranks in zip(*few, strict=True):

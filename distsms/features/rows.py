@@ -24,7 +24,7 @@ class Columns:
 
     def __init__(self, X: Any) -> None:
         self.n = X.shape[0]
-        self._X: Any = X.tocsc() if scipy.sparse.issparse(X) else np.asarray(X)
+        self._X: Any = without_duplicates(X).tocsc() if scipy.sparse.issparse(X) else np.asarray(X)
 
     def values(self, j: int) -> NDArray[np.float32]:
         if not scipy.sparse.issparse(self._X):

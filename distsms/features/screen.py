@@ -94,6 +94,7 @@ def _gains(
     h: Floats,
     comm: Communicator,
 ) -> list[Pair]:
+    """Return what each pair gains. Collective."""
     tables = []
     for a, b in pairs:
         cells, cell = (sizes[a] + 1) * (sizes[b] + 1), places[a] * (sizes[b] + 1) + places[b]

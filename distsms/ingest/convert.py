@@ -266,7 +266,7 @@ class _Conversion:
         for rows in self.reader.read(share):
             highest.add(rows, share)
             if n_features is not None and rows.n_columns > n_features:
-                allowed = f"{option('n_features')} is {n_features}"
+                allowed = f"{option('n_features')} or {option('like')} allows {n_features}"
                 raise InputError(f"{_names(share)}: uses column {rows.n_columns} (counted from 1), but {allowed}")
             yield rows
 

@@ -31,7 +31,6 @@ FEW = 2**22
 
 MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # the window extends MARGIN + SPREAD sqrt(n+) places in both directions
 
-
 _SHARES = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(18)])
 UP_TO = np.array([min(int(share * 2.0**64), 2**64 - 1) for share in _SHARES] + [2**64 - 1], np.uint64)
 """P(K <= k), k = 0, 1, ..., of a Poisson number K of mean 1, in units of 2^-64, and 2^64 - 1 at the end."""

@@ -29,7 +29,6 @@ LEVEL = 0.95
 FEWEST = 10
 """With fewer rows of the rarer class, simulations did not show intervals of differences to be reliable."""
 
-
 MODEL = "this model on new rows"
 TRAINED = "this model on rows that partly trained it"
 METHOD = "the method, if it is trained on new rows and measured on other new rows"

@@ -109,11 +109,11 @@ class Histogram:
 def histogram(scored: Scored, drawn: Curve, bins: int = 60) -> Histogram:
     """Compute the histogram of all ranks' scores, alike on every rank, in bins that leave about `TAIL` of each class
     beyond each end, by the curve `drawn`: an outlier would put all others into one bar. **Collective.**"""
-    inner, ends = slice(1, -1), []
+    inner, ends = slice(1, None), []
     for share in (drawn.tpr, drawn.fpr):
         within = drawn.thresholds[inner][(share[inner] >= TAIL) & (share[inner] <= 1 - TAIL)]
         ends += [within.min(), within.max()] if len(within) else []
-    ends = ends or [drawn.thresholds[inner].min(initial=0.0), drawn.thresholds[inner].max(initial=0.0)]
+    ends = ends or drawn.thresholds[inner].tolist() or [0.0]
     low, high = min(ends), max(ends)
     if not low < high:
         low, high = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2

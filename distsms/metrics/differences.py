@@ -6,6 +6,7 @@ numbers in a replicate; with weights, influence functions take their place.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +85,8 @@ def _replicates(measure: Measure, judged: JudgedRows, draws: Draws) -> Floats:
     """Return replicates (replicates,) of how much better the first model is. **Collective.**"""
     if measure.k:
         which = 0 if measure.family == PRECISION_AT_K else 1
-        at_k = [top_k_replicates(of_model, draws, measure.k)[which] for of_model in judged.scored]
+        alike = [replace(of_model, weights=None) for of_model in judged.scored]  # as in `measure_value`
+        at_k = [top_k_replicates(of_model, draws, measure.k)[which] for of_model in alike]
         return at_k[0] - at_k[1]
     if measure.max_fpr is not None:
         first, other = (sampled(measure.name, of_model, draws) for of_model in judged.scored)

@@ -95,15 +95,13 @@ def _point(measure: HeadMeasure, tied: TiedScores, comm: Communicator) -> tuple[
 
 
 class _Curves:
-    """The curves of a block of B replicates at L thresholds."""
+    """The curves of a block of B replicates at L thresholds, before which no row is called, and after which all are."""
 
     def __init__(self, table: NDArray[Any], rest: Floats) -> None:
-        nothing = np.zeros((len(table), 1))
-        self.tp = np.hstack([nothing, np.cumsum(table[:, 1:-1:2], axis=1)])  # (B, L + 1)
-        self.fp = np.hstack([nothing, np.cumsum(table[:, :-1:2], axis=1)])
-        self.n_pos = self.tp[:, -1] + table[:, -1]
-        self.n_neg = self.fp[:, -1] + rest
-        self.n_pos[self.n_pos == 0] = self.n_neg[self.n_neg == 0] = np.nan
+        nothing = np.zeros(len(table))
+        self.tp = np.cumsum(np.column_stack([nothing, table[:, 1:-1:2], table[:, -1]]), axis=1)  # (B, L + 2)
+        self.fp = np.cumsum(np.column_stack([nothing, table[:, :-1:2], rest]), axis=1)
+        self.n_pos, self.n_neg = (np.where(curve[:, -1] > 0, curve[:, -1], np.nan) for curve in (self.tp, self.fp))
 
     def value(self, measure: HeadMeasure) -> Floats:
         """Return the measure in each replicate, (B,)."""

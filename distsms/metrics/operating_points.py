@@ -50,11 +50,6 @@ class Contingency:
         return ratio(true, true + beta * beta * self.fn + self.fp)
 
     @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return self.f(1.0)
-
-    @property
     def error_rate(self) -> float:
         """(fp + fn) / n."""
         return ratio(self.fp + self.fn, self.tp + self.fp + self.fn + self.tn)

@@ -211,7 +211,7 @@ class _Evaluator:
             "average_precision": ranking.mean_precision(tied, comm),
             "threshold": threshold,
             **{name: value for name, value in rates.items() if name not in ("threshold", "intervals")},
-            "f1": table.f1,
+            "f1": table.f(1.0),
             "error_rate": table.error_rate,
             "intervals_at_threshold": rates["intervals"],
             **{name: ranking.measure_value(name, scored, threshold) for name in extra},

@@ -69,7 +69,7 @@ class ColumnReport:
 
     @classmethod
     def from_json(cls, record: Any) -> ColumnReport:
-        """Return the report of a record in a manifest. Raises TypeError or ValueError for any other."""
+        """Return the report of a record in a manifest. Raises KeyError, TypeError or ValueError for any other."""
         for name, kind in _KINDS.items():
             if not isinstance(record[name], kind):
                 raise ValueError(f"{name} of a column has another type")

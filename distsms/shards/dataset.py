@@ -205,10 +205,10 @@ def load(
 ) -> DataBlock:
     """Read this rank's share of the rows of a data set. **Collective.** With a model, `n_columns` is used in place of
     p; columns beyond it are refused, or with `ignore_new_features` left out. With share (k, m), this rank reads what
-    rank k of m would. Rows that do not fit into the `budget` are streamed, with the same results. `temporary` shards
-    are removed when they have been read, and entries in memory are taken over. InputError, on every rank, names file
-    and row. A row has the size of its entries and codes plus 1, and ranks get about equal sizes; finding where they
-    begin takes 2 log2(rows of a shard) single numbers."""
+    rank k of m would. Rows that do not fit into the `budget`, with which no column may be left out, are streamed,
+    with the same results. `temporary` shards are removed when they have been read, and entries in memory are taken
+    over. InputError, on every rank, names file and row. A row has the size of its entries and codes plus 1, and ranks
+    get about equal sizes; finding where they begin takes 2 log2(rows of a shard) single numbers."""
     # 1) Find where this rank's rows begin and end.
     with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
@@ -345,12 +345,7 @@ class _LoadedRows(NamedTuple):
 
 
 def _read_rows(
-    manifest: Manifest,
-    first: Boundary,
-    last: Boundary,
-    width: int,
-    budget: MemoryBudget | None,
-    temporary: bool,
+    manifest: Manifest, first: Boundary, last: Boundary, width: int, budget: MemoryBudget | None, temporary: bool
 ) -> _LoadedRows:
     ranges = list(shard_ranges(manifest, first.row, last.row))
     for rows in ranges:

@@ -148,6 +148,4 @@ class RowsInMemory(NamedTuple):
 
     def whole(self, files: Sequence[str]) -> EntriesInMemory | None:
         """Return this rank's entries if those of exactly these shards are there, in this order; else None."""
-        if not files or list(self.shards) != list(files):
-            return None
-        return self.shards[files[0]].store
+        return self.shards[files[0]].store if files and list(self.shards) == list(files) else None

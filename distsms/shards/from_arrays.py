@@ -229,7 +229,7 @@ def fingerprint(
     X = scipy.sparse.coo_array(X if scipy.sparse.issparse(X) else np.asarray(X, float))
     values = X.data.astype(float)
     positive = first_row + np.flatnonzero(labels > 0)
-    row_keys = hashing.row_keys(first_row + X.row, 0)
+    row_keys = hashing.row_keys(first_row + X.row.astype(np.int64), 0)
     hashes = (row_keys | np.uint64(1)) * (hashing.row_keys(X.col, 1) ^ values.view(np.uint64))
     parts = [hashes, hashing.row_keys(positive, 2)]
     for seed, further in ((3, None if weights is None else weights.view(np.uint64)), (4, groups)):

@@ -173,7 +173,7 @@ class OpenShard:
             # another file. It stays open as long as the arrays exist.
             file = open(os.dup(self._raw.fileno()), "rb", buffering=0)  # noqa: SIM115
         except OSError as error:
-            remedy = f"allow more files (ulimit -n), or convert with fewer {option('shards')}"
+            remedy = f"allow more files (ulimit -n), or convert with fewer {option('n_shards')}"
             raise InputError(f"{self.path}: {error.strerror}. Streamed shards stay open: {remedy}.") from error
         return tuple(self._open(name, file) for name in names)
 

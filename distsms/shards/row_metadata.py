@@ -196,12 +196,15 @@ def read_weight_file(path: str | os.PathLike[str], first: int, count: int, n_row
 
 
 def _seconds(text: str) -> float:
-    """Return the seconds since 1970 of a date, or NaN if the text is not a date."""
+    """Return the seconds since 1970 of a date, from `EARLIEST` to `LATEST`, or NaN if the text is not a date."""
+    # Python 3.10 reads neither Z nor fractions of a second that have not three or six digits.
+    text = re.sub(r"(?<=:[0-9]{2})[.,]([0-9]{1,6})[0-9]*", lambda match: f".{match[1]:0<6}", text)
     try:
-        date = datetime.fromisoformat(text)
+        date = datetime.fromisoformat(re.sub(r"(:.*)Z$", r"\1+00:00", text))
     except ValueError:
         return math.nan
-    return ((date if date.tzinfo else date.replace(tzinfo=timezone.utc)) - _EPOCH).total_seconds()
+    seconds = ((date if date.tzinfo else date.replace(tzinfo=timezone.utc)) - _EPOCH).total_seconds()
+    return min(max(seconds, EARLIEST), LATEST)
 
 
 def format_time(time: float, kind: str) -> str:

@@ -79,11 +79,7 @@ def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
 
 
 def group_statistics(
-    hashes: Hashes,
-    labels: NDArray[np.int8],
-    metadata: RowMetadata,
-    columns: MetadataColumns,
-    comm: Communicator,
+    hashes: Hashes, labels: NDArray[np.int8], metadata: RowMetadata, columns: MetadataColumns, comm: Communicator
 ) -> dict[str, dict[str, Any]]:
     """Return the manifest's records "doubles", "group", "time" and "weight", as far as rows have these. **Collective.**
     `hashes` are those of the rows. Raises InputError on every rank if some times are numbers and others dates."""

@@ -201,22 +201,17 @@ class CompressedArray(FileArray):
 
 
 def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = "none", dtype: Any = None) -> None:
-    """Write an array of one or two dimensions as a new dataset of `group`; one of one dimension as another dtype, too.
-    Local. Memory: one chunk."""
-    checksums = list[int]()
+    """Write an array of one or two dimensions as a new dataset of `group`, also as another dtype. Local. Memory: one
+    chunk, or some rows."""
+    checksums, dtype = list[int](), np.dtype(dtype or array.dtype)
     if compression == "none" or not array.size:
-        if dtype is None:
-            group[name] = array
-            checksums = _of_blocks(array)
-        else:
-            dataset = group.create_dataset(name, array.shape, dtype)
-            for start in range(0, len(array), _READ):  # whole blocks
-                part = array[start : start + _READ].astype(dtype, copy=False)
-                dataset[start : start + _READ] = part
-                checksums += _of_blocks(part)
-        _write_checksums(group[name], checksums)
+        dataset = group.create_dataset(name, array.shape, dtype)
+        for start in range(0, len(array), _READ):  # whole blocks
+            part = array[start : start + _READ].astype(dtype, copy=False)
+            dataset[start : start + _READ] = part
+            checksums += _of_blocks(part)
+        _write_checksums(dataset, checksums)
         return
-    dtype = np.dtype(dtype or array.dtype)
     blosc = _blosc()
     width, step = int(np.prod(array.shape[1:], dtype=np.int64)), array[:1].size * dtype.itemsize
     length = min(len(array), max(1, min(CHUNK // width, CHUNK_BYTES // step)))

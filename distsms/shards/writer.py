@@ -132,11 +132,7 @@ def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterat
             entry_weights = None
             if weights is not None:
                 entry_weights = weights[np.searchsorted(indptr, np.arange(start, stop), side="right") - 1]
-            yield (
-                columns.read(start, stop),
-                values.read(start, stop),
-                entry_weights,
-            )
+            yield columns.read(start, stop), values.read(start, stop), entry_weights
 
 
 class StagedRows(NamedTuple):

@@ -35,7 +35,6 @@ takes the time of a product with a vector that has so many times fewer operation
 MOST_BYTES = 2**30
 """The moments may take at most this much memory on a rank."""
 
-
 Numbers = NDArray[np.int16] | None
 """Of the fold of each local row, (n_local,)."""
 

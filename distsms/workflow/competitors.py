@@ -307,7 +307,6 @@ METHODS = {
     )
 }
 
-
 FEATURED = tuple(name for name, method in METHODS.items() if method.features)
 """The methods on features that are made from the columns."""
 OWN = tuple(name for name, method in METHODS.items() if method.by_distsms and not method.trains)

@@ -108,7 +108,7 @@ class FoldFeatures:
         counted = folds.training(fold)
         n_pos, n = self._comm.sum(np.array([(labels[counted] > 0).sum(), counted.sum()])).tolist()
         parts = RowParts.of_rank(self._data, self._comm, counted)
-        training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
+        training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos, weights=True)  # as all parts have them
         return fit(training, self._comm, self._options, self._observer, parts=parts, room=self._room)
 
     @cached_property

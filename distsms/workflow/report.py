@@ -43,7 +43,6 @@ POINTS = [
 ]
 """The conditions whose thresholds every report shows."""
 
-
 OWNER = {
     "Model details": "who made the model, who answers for it, and under which licence it is",
     "Intended use": "for which decisions it is, who makes them, and what it must not be used for",

@@ -34,7 +34,6 @@ F = TypeVar("F", bound="FitRequest")
 FOLDS = 5
 """How many folds there are if nobody says otherwise."""
 
-
 KINDS["Model | Path"] = (Model, str, os.PathLike), "model"  # which `base` does not know
 LEAST = {"folds": 0, "reasons": 0, "seed": 0, "shards": 1, "tree_fits": 1, "at_once": 1}
 """The smallest whole numbers of fields."""

@@ -75,7 +75,9 @@ def test_rows_are_indicators_of_their_names(n, seed, keep):
         crosses = [f"{of_bins[a]} & {of_bins[b]}" for a, b in made.bins.pairs]
         leaves = [f"tree {tree}, leaf {leaf}" for tree, leaf in enumerate(codes[1])]
         expected[i, [names[name] for name in (*of_bins, *crosses, *leaves)]] = 1
-    for given_rows in (X, sparse.csr_matrix(X)):
+    once = sparse.csr_matrix(X)
+    halves = np.repeat(once.data / 2, 2), np.repeat(once.indices, 2), 2 * once.indptr
+    for given_rows in (X, once, sparse.csr_matrix(halves, X.shape)):
         found = made.rows(given_rows)
         assert found.shape == (n, made.p)
         explicit = found.margins(np.eye(made.p)).T

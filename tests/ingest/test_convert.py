@@ -115,7 +115,11 @@ def test_rows_keep_their_order(comm, shared_dir, n_shards):
 
 @pytest.mark.parametrize(
     "text, message",
-    [("1 1:1\n-1 1:x\n", r"a\.svm:2:"), ("1 9:1\n", "column 9"), ("1 1:1\n2 1:1\n3 1:1\n", "3 different labels")],
+    [
+        ("1 1:1\n-1 1:x\n", r"a\.svm:2:"),
+        ("1 9:1\n", r"uses column 9 .* but --columns or --like allows 5"),
+        ("1 1:1\n2 1:1\n3 1:1\n", "3 different labels"),
+    ],
 )
 def test_failures_leave_nothing(comm, shared_dir, text, message):
     write(comm, shared_dir / "a.svm", text)

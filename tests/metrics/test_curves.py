@@ -80,12 +80,13 @@ def test_points_are_left_out_where_they_are_near_the_previous_one(steps):
 @pytest.mark.parametrize("labels", [[], [1], [-1, -1], [1, -1]])
 def test_next_to_nothing(comm, labels):
     labels = np.array(labels, np.int8)
-    scores = np.zeros(len(labels))
+    scores = np.full(len(labels), 5.0)
     curve = of(scores, labels, comm)
     check_counts(curve, scores, labels)
     found = curves.histogram(Scored(local_part(scores, comm), local_part(labels, comm), comm), curve, 5)
     assert found.positive.sum() == np.sum(labels > 0) and found.negative.sum() == np.sum(labels < 0)
     assert np.all(np.diff(found.edges) > 0)
+    assert not len(labels) or found.edges[0] < 5 < found.edges[-1]
 
 
 @pytest.mark.parametrize("size", [1.0, 1e8, 1e-8])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,3 +71,12 @@ def test_an_interval_at_k_is_never_of_no_width(name):
     judged = JudgedRows(tuple(Scored(scores, labels, ALONE) for scores in both), np.arange(1500), (0, 0))
     found = difference(Measure.parse(name), judged)
     assert found.low < found.value < found.high or found.why
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", ["precision@40", "recall@80"])
+def test_at_k_rows_are_counted_whatever_weight_all_have(name):
+    rows, measure = judged(), Measure.parse(name)
+    heavy = rows._replace(scored=tuple(replace(each, weights=np.full(600, 2.0)) for each in rows.scored))
+    found, expected = difference(measure, heavy), difference(measure, rows)
+    assert (found.value, found.low, found.high) == (expected.value, expected.low, expected.high)

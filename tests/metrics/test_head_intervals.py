@@ -61,6 +61,16 @@ def test_with_few_thresholds_replicates_are_nearly_the_same(comm, monkeypatch):
         assert abs(a.mean() - b.mean()) < 0.1 * b.std() and abs(a.std() - b.std()) < 0.1 * b.std(), measure.name
 
 
+@pytest.mark.serial
+def test_among_all_rows_are_all_positive_ones():
+    """Also where the last negatives are below all thresholds."""
+    labels = np.where(np.arange(2620) >= 2520, 1, -1).astype(np.int8)
+    measures = [HeadMeasure.parse(f"{name}@100%") for name in ("recall", "lift", "precision")]
+    recall, lift, precision = replicates(measures, np.arange(2620.0), labels, 50).values()
+    np.testing.assert_allclose([recall, lift], 1.0, rtol=1e-12)
+    assert precision.mean() == pytest.approx(100 / 2620, rel=0.1)
+
+
 def test_missing_classes_and_no_replicates(comm):
     scores, labels = drawn_scores(50, 0.5)
     assert all(np.isnan(found).all() for found in replicates(SHOWN, scores, np.ones(50, np.int8), 3, comm).values())

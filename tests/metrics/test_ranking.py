@@ -60,7 +60,7 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
     point = ranking.top_k(Scored(local_part(scores, comm), local_part(labels, comm), comm), int(np.sum(labels > 0)))
     assert point.precision == point.recall == found.prbep
     table = contingency(Scored(local_part(scores, comm), local_part(labels, comm), comm), point.threshold)
-    assert table.precision == table.recall == table.f1 == pytest.approx(found.prbep, abs=1e-15)
+    assert table.precision == table.recall == table.f(1.0) == pytest.approx(found.prbep, abs=1e-15)
     assert table.tp + table.fn == np.sum(labels > 0)
     assert table.tp + table.fp + table.fn + table.tn == 999
     assert table.error_rate == pytest.approx(np.mean((scores >= point.threshold) != (labels > 0)))

@@ -88,7 +88,7 @@ def test_weights_of_any_size_are_scikit_learns(comm, monkeypatch, share, decimal
         table = contingency(own, 0.5)
         wanted = metrics.confusion_matrix(labels, np.where(called, 1, -1), sample_weight=factor * weights)
         np.testing.assert_allclose([[table.tn, table.fp], [table.fn, table.tp]], wanted, rtol=1e-12)
-        assert table.f1 == pytest.approx(metrics.f1_score(labels, np.where(called, 1, -1), sample_weight=weights))
+        assert table.f(1.0) == pytest.approx(metrics.f1_score(labels, np.where(called, 1, -1), sample_weight=weights))
 
 
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e12])

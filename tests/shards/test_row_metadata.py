@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import re
 from functools import partial
 
 import h5py
@@ -279,3 +280,30 @@ def test_dates_are_seconds(moment):
     assert kinds == {"dates"}
     shown = row_metadata.format_time(np.floor(text), "dates")
     assert shown == moment.strftime("%Y-%m-%d %H:%M:%S" if np.floor(text) % 86400 else "%Y-%m-%d")
+
+
+class OfPython310(datetime.datetime):
+    """Reads what `datetime.fromisoformat` does in Python 3.10, as its documentation says."""
+
+    @classmethod
+    def fromisoformat(cls, text):
+        if not re.fullmatch(r"\d{4}-\d\d-\d\d(.\d\d(:\d\d(:\d\d(\.\d{3}(\d{3})?)?)?)?([+-]\d\d:\d\d)?)?", text):
+            raise ValueError
+        return super().fromisoformat(text)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", [datetime.datetime, OfPython310])
+def test_dates_do_not_depend_on_the_version_of_python(monkeypatch, kind):
+    monkeypatch.setattr(row_metadata, "datetime", kind)
+    texts = ["12:30Z", "12:30:00Z", "12:30:00.5", "12:30:00.25+02:00", "12:30:00.123456789Z", "12:30:00.125"]
+    expected = 1717158600 + np.array([0, 0, 0.5, 0.25 - 7200, 0.123456, 0.125])
+    found, _ = row_metadata.times([f"2024-05-31T{text}" for text in texts], None)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.serial
+def test_dates_at_the_ends_of_time_are_in_the_range_that_a_manifest_may_have(tmp_path):
+    texts = ["9999-12-31T23:59:59.999999", "9999-12-31T23:00:00-05:00", "0001-01-01T00:00:00+05:00"]
+    made = write_data(tmp_path / "d", np.ones((3, 1)), [1, -1, 1], times=texts)
+    assert (made.time["first"], made.time["last"]) == (row_metadata.EARLIEST, row_metadata.LATEST)

@@ -24,6 +24,7 @@ from distsms.workflow.fold_features import FoldFeatures
 from distsms.workflow.folds import labels_warning, make_folds
 from distsms.workflow.path import PathRows, Problem, run
 from tests.support.files import ALONE, on_root
+from tests.support.simulated import run_ranks
 
 TREES, BINS = FeatureOptions(None, trees=4, min_leaf=2), FeatureOptions(5, "top:2", keep=True)
 SETTINGS = Settings(lam=1.0, epsilon=1e-3, solver="lbfgs")
@@ -102,13 +103,17 @@ def test_the_path_is_what_one_would_do_by_hand(options, weighted, comm, shared_d
                 assert point.held_out["rocarea"] == pytest.approx(by.rocarea, abs=0.05)  # both to the gap
 
 
-def test_more_ranks_than_rows_and_the_same_maps_on_any_number(comm, shared_dir):
-    X, y = rows(12, seed=4)
-    y[:4] = [1, 1, -1, -1]
-    manifest = written(comm, shared_dir / "d", X, y)
-    here = maps(manifest, TREES, shared_dir / "here", IN_TIME, comm)
-    alone = comm.bcast(maps(manifest, TREES, shared_dir / "alone", IN_TIME, ALONE) if comm.is_root else None)
-    assert here == alone and len(set(here)) == 3
+@pytest.mark.serial
+def test_more_ranks_than_rows_and_the_same_maps_on_any_number(tmp_path):
+    X, _ = rows(6, seed=4)
+    manifest = written(ALONE, tmp_path / "d", X, np.array([1, -1] * 3, np.int8))
+    options = replace(TREES, min_leaf=1)
+
+    def on_ranks(size):
+        return run_ranks(size, lambda comm: maps(manifest, options, tmp_path / f"{size}", IN_TIME, comm))
+
+    (alone,), *found = map(on_ranks, (1, 4, 7))
+    assert found == [[alone] * 4, [alone] * 7] and len(set(alone)) == 3
 
 
 def test_data_sets_are_kept_until_they_are_of_something_else(comm, shared_dir):

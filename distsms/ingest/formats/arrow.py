@@ -27,8 +27,8 @@ from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 import pyarrow as pa  # isort: skip
 import pyarrow.compute as pc  # isort: skip
 
-BATCH_ROWS = 2**14
-"""Rows of a Parquet file that are read at a time."""
+BATCH_ROWS, BATCH_CELLS = 2**14, 2**24
+"""The most rows of a Parquet file, and about the most cells, that are read at a time."""
 PIECE_BYTES = 2**26
 """Bytes of strings of a Parquet file that are worked on at a time, unless one row has more."""
 INDEX = re.compile(r"__index_level_\d+__")
@@ -98,7 +98,7 @@ class TableFiles(ABC):
 
     compressed, kept_bytes = False, 0
     header_hint = ""  # "; ..." if the names of the columns may be others
-    declared = frozenset[str]()  # columns that a file calls categories
+    declared = frozenset[str]()  # columns that a file calls categories, also some that it has no longer
 
     def __init__(self, paths: Sequence[str], cells: Cells, in_file: Mapping[str, list[str]]) -> None:
         """Take how cells are read, and the columns that each file has."""
@@ -206,7 +206,8 @@ class ParquetFiles(TableFiles):
             for column in map(row_group.column, range(row_group.num_columns)):
                 if column.path_in_schema in names:
                     require_small_pages(raw, column, row_range.path)
-        batches = file.iter_batches(BATCH_ROWS, [group], list(selection.names), use_threads=False)
+        n_rows = max(1, min(BATCH_ROWS, BATCH_CELLS // len(selection.names)))
+        batches = file.iter_batches(n_rows, [group], list(selection.names), use_threads=False)
         for batch in itertools.chain.from_iterable(map(_pieces, batches)):
             start, stop = max(row_range.start - first, 0), min(row_range.stop - first, batch.num_rows)
             if start < stop:

@@ -109,7 +109,8 @@ class MatrixSize(NamedTuple):
 
 
 class RowRangeReader(Reader):
-    """Base class of readers that read ranges of rows, with labels and ids as columns beside X."""
+    """Base class of readers that read ranges of rows, with labels and ids as columns beside X. Making one is
+    collective."""
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         super().__init__(paths, options)
@@ -190,7 +191,7 @@ def blocks_of(
         return
     indptr = read("indptr", part.start, part.stop + 1).astype(np.int64)
     misfit = InputError(f"{part.path}: near row {part.start} indptr does not fit the entries; is the file whole?")
-    if (np.diff(indptr) < 0).any():
+    if indptr[0] < 0 or (np.diff(indptr) < 0).any():
         raise misfit
     start, last = 0, len(indptr) - 1
     while start < last:

@@ -309,10 +309,6 @@ class TableSurvey:
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
         self.infinite = dict[str, Cell]()  # the first infinite number of columns
 
-    def may_be_numbers(self, name: str) -> bool:
-        """Whether a column, as far as is known, holds numbers, of which no text is needed."""
-        return name in self.place and name not in self.texts
-
     def add(self, batch: arrow.Batch, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some."""
         names = [name for name in self.names if name not in self.texts]

@@ -108,7 +108,7 @@ class CsvFiles(TableFiles):
             return 0 if kept is None or absent(position) else kept.batch.n_bytes or 0
 
         for offset, text in self.text.blocks(part, skip):
-            if text and text.isspace() and len(self.in_file[part.path]) > 1:
+            if text and not text.strip(b"\r\n") and len(self.in_file[part.path]) > 1:
                 continue
             position = BatchPosition(part.path, offset)
             to_parse, batch = absent(position), self._kept.take(position)
@@ -174,7 +174,7 @@ class CsvFiles(TableFiles):
         self.text.add(path, by, behind_names)
         if {*map(len, sample.rows)} == {len(names) + 1} and not beginning.separator and path not in self._hints:
             hint = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
-            if all(line.rstrip().endswith(by) for line in sample.lines):
+            if all(not row[-1].strip() for row in sample.rows):
                 hint = "an empty one at the end: remove the mark there, or put one behind the last name"
             raise InputError(f"{path}: every row has one field more than the first line has names, {hint}")
         if sample.has_no_names():
@@ -483,7 +483,7 @@ class Beginning(NamedTuple):
 def _beginning(path: str, separator: str) -> Beginning:
     with text_files.open_text(path) as stream:
         line, start = text_files.read_line(stream, path, text_files.LONGEST_HEADER), 0
-        if declaration := re.fullmatch(rb'(?:\xef\xbb\xbf)?"?sep=([^\w"\r\n])"?\s*', line):
+        if declaration := re.fullmatch(rb'(?:\xef\xbb\xbf)?"?sep=([^\w"\r\n\x80-\xff])"?\s*', line):
             separator, start = declaration[1].decode(), len(line)
             line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
         below = stream.read(SAMPLE_BYTES)

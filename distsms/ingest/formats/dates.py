@@ -19,6 +19,7 @@ from distsms.ingest.formats import columns
 MOST_TRIED = 1000
 """At most so many values of a column show how its dates are written."""
 _AWARE = r":[0-9]{2}\S*(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
+_FRACTION = r"^(?P<before>.*)\.(?P<fraction>[0-9]{1,6})(?P<behind>.*)$"
 
 
 def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -102,6 +103,10 @@ def _fault(text: str, form: str) -> str:
 
 def _dates(text: Any, form: str) -> Any:
     """Return timestamps, with nulls for dates that do not exist: pyarrow takes 31 February for 2 or 3 March."""
+    if ".%f" in form:  # fractions of a second, which the strptime of C does not know
+        before, fraction, behind = pc.extract_regex(text, _FRACTION).flatten()
+        rest = pc.cast(pc.cast(pc.utf8_rpad(fraction, 6, "0"), pa.int64()), pa.duration("us"))
+        return pc.add(_dates(pc.binary_join_element_wise(before, behind, ""), form.replace(".%f", "")), rest)
     times = pc.strptime(text, format=form, unit="us", error_is_null=True)
     early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
     values = pc.unique(text.filter(early)).to_pylist()

@@ -29,7 +29,7 @@ from distsms.ingest.formats.encoding import encode
 from distsms.ingest.options import ReadOptions
 from distsms.shards import labels, row_metadata
 from distsms.shards.labels import Label
-from distsms.shards.row_metadata import MetadataColumns, RowMetadata
+from distsms.shards.row_metadata import EARLIEST, LATEST, MetadataColumns, RowMetadata
 from distsms.shards.rows import RowBlock, of_rank
 from distsms.shards.table_schema import MAX_BITS, NUMBER, Table, check_columns, format_names
 
@@ -115,7 +115,7 @@ class TableReader(Reader):
         if table is None:
             # 1) Leave out what tells rows nothing, unless it is named, and check the names of the options.
             named = {*special, *options.columns.named, *options.drop}
-            declared = files.declared - options.non_features.union(options.columns.named)
+            declared = files.declared.intersection(files.names) - options.non_features.union(options.columns.named)
             column_options = replace(options.columns, categorical=(*options.columns.categorical, *declared))
             indices -= named
             drop = (*options.drop, *sorted(files.constant - named), *sorted(indices.intersection(files.names)))
@@ -226,7 +226,7 @@ class TableReader(Reader):
             columns_to_read = list(dict.fromkeys([*names, *others]))
 
             def as_numbers(name: str) -> bool:
-                return name not in as_strings and survey.may_be_numbers(name)
+                return name in survey.place and name not in as_strings and name not in survey.texts
 
             for batch in self._batches(share, Selection(columns_to_read, as_numbers, keep_bytes)):
                 only_weights, fail = MetadataColumns(None, None, options.weight), partial(self._refuse, batch)
@@ -331,7 +331,7 @@ class TableReader(Reader):
             advice = dates.describe_other_order(options.time, texts[row], form)
             fail(options.time, row, f"found {texts[row]!r:.40}: expected a time, written as {form}{advice}")
         others = row_metadata.read(options.row_columns._replace(time=None), strings.__getitem__, fail, alone=True)
-        return others._replace(times=times / 1e6, kinds=frozenset({row_metadata.DATES}))
+        return others._replace(times=np.clip(times / 1e6, EARLIEST, LATEST), kinds=frozenset({row_metadata.DATES}))
 
     def _time_form(self, name: str) -> str | None:
         """Return how the times are written; None for numbers, ISO 8601, and dates that are not strings."""

@@ -7,6 +7,7 @@ import re
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from distsms.base.errors import InputError
@@ -109,6 +110,11 @@ def test_integer_categories_of_pandas_are_categories(comm, shared_dir):
     made = convert([shared_dir / "a.parquet"], shared_dir / "a", comm, label="y")
     expected = ["code=30", "code=910", "store=12", "store=30", "store=7", "x"]
     assert sorted(made.table.feature_names) == expected
+    # The record of pandas still has columns that pyarrow has left out, and an index without a name.
+    table = pa.Table.from_pandas(frame.set_index(pandas.CategoricalIndex(["p", "q"] * 60))).drop_columns(["code"])
+    on_root(comm, lambda: pq.write_table(table, shared_dir / "less.parquet"))
+    made = convert([shared_dir / "less.parquet"], shared_dir / "less", comm, label="y")
+    assert sorted(made.table.feature_names) == expected[2:]
     how = ColumnOptions(numeric=("store",))
     made = convert([shared_dir / "a.parquet"], shared_dir / "b", comm, label="y", columns=how)
     assert {"store", "x"} < set(made.table.feature_names)
@@ -135,6 +141,10 @@ def test_dates_that_do_not_exist_are_refused(comm, shared_dir):
     microseconds, there = dates.as_microseconds(pa.array(["29.02.2024", "31.02.2024", None]), "%d.%m.%Y")
     assert there.tolist() == [True, False, False]
     assert microseconds[0] == np.datetime64("2024-02-29", "us").astype(int)
+    texts = ["29.02.2024 10:00:01.25 PM", "31.02.2024 10:00:01.25 PM", "29.02.2024 10:00:01 PM", None]
+    microseconds, there = dates.as_microseconds(pa.array(texts), "%d.%m.%Y %I:%M:%S.%f %p")
+    assert there.tolist() == [True, False, False, False]
+    assert microseconds[0] == np.datetime64("2024-02-29T22:00:01.25", "us").astype(int)
 
 
 @pytest.mark.parametrize("text, line", [("gr\u00f6\u00dfe,y\n1,0\n2,1\n", 1), ("x,y\n1,0\n\u00e4,1\n", 3)])

@@ -70,6 +70,8 @@ def test_what_separates_the_fields_and_what_is_quoted(comm, shared_dir, text, ho
         ("a,z\n1,1\n", "a.tsv", "it has 'a,z'; if ',' separates them: --separator ','"),
         ('"a","y"\n"1",2,1\n"2",4,0\n', "a.csv", "one field more .* the row's name at the beginning, as R writes it"),
         ("a,y\n2,1,\n4,0,\n", "a.csv", "one field more .* an empty one at the end"),
+        ("a\ty\n2\t1\t\n4\t0\t\n", "a.tsv", "one field more .* an empty one at the end"),
+        (b"sep=\xa7\na\xa7y\n1\xa70\n", "a.csv", r"a\.csv:1: is not UTF-8"),
         ('a,"b\nc,y\n1,1,1\n', "a.csv", "a quote opens among the names of the columns"),
         (b"a,y\r1,1\r3,0\r", "a.csv", r"carriage return \(CR\) alone"),
         (b"a,y\n1,1\r3,0\n", "a.csv", r"carriage return \(CR\) alone"),
@@ -101,6 +103,10 @@ def test_an_empty_line_of_a_single_column_is_a_missing_value(comm, shared_dir, m
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     read(shared_dir, "a,y\n0,0\n1,1\n\n2,1\n\n", comm=comm)
     assert read_manifest(shared_dir / "d").n == 3
+    with pytest.raises(
+        InputError, match="column 'y': the label is missing"
+    ):  # a row of missing values, not an empty one
+        read(shared_dir, "a\ty\n0\t0\n1\t1\n\t\n", "a.tsv", comm=comm)
     on_root(comm, lambda: (shared_dir / "one.csv").write_text("a\n0.5\n\n1.5\n\n"))
     table = read_manifest(shared_dir / "d").table
     assert values(table, shared_dir / "one.csv") == [0.5, 1.0, 1.5, 1.0]

@@ -248,6 +248,8 @@ def test_arrays_of_other_kinds(tmp_path):
     for shape in ((61, 7), (59, 7), (60, -7), (-1, 7)):
         np.savez(tmp_path / "s.npz", shape=shape, **(of_X if shape[0] > 0 else of_X | {"indptr": CSR.indptr[:0]}))
         refused(f"X claims to be {shape[0]} x {shape[1]}, which its indptr is not", "s.npz")
+    np.savez(tmp_path / "s.npz", shape=(60, 7), **(of_X | {"indptr": np.append(-1, CSR.indptr[1:])}))
+    refused("near row 0 indptr does not fit the entries", "s.npz")
     for shape in (60, (60,), (60, 7, 1), (60, "x")):
         np.savez(tmp_path / "s.npz", shape=shape, **of_X)
         refused("cannot be read", "s.npz")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.base.errors import InputError
+from distsms.ingest.formats import arrow
 from distsms.shards.dataset import read_ids
 from distsms.shards.table_schema import Table
 from tests.support.conversion import convert
@@ -62,9 +63,11 @@ def test_tables_are_encoded_by_the_rules(tmp_path_factory, rows, n_shards):
 
 
 @pytest.mark.serial
-def test_types_of_parquet(tmp_path):
+def test_types_of_parquet(tmp_path, monkeypatch):
     """Read dictionaries, truth values, integers, decimals, nulls and NaN. A category with the code 0 is not lost."""
     from decimal import Decimal
+
+    monkeypatch.delattr(pa.types, "is_string_view", raising=False)  # which pyarrow 15 does not have
 
     table = pa.table(
         {
@@ -91,6 +94,16 @@ def test_types_of_parquet(tmp_path):
     X, y = content(tmp_path / "d")
     np.testing.assert_array_equal(X, expected)
     assert y.tolist() == [1, -1, 1, -1] and manifest.label_map == {"+1": "true", "-1": "false"}
+
+
+@pytest.mark.serial
+def test_many_columns_of_parquet_are_read_in_few_rows_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrow, "BATCH_CELLS", 14)
+    pq.write_table(pa.table(dict.fromkeys("abcde", range(5))), tmp_path / "a.parquet")
+    files = arrow.ParquetFiles([str(tmp_path / "a.parquet")])
+    for names, sizes in (("abcde", [2, 2, 1]), ("ab", [5])):
+        batches = files.batches(files.plan(1)[0], arrow.Selection(list(names)))
+        assert [batch.n for batch in batches] == sizes
 
 
 @pytest.mark.serial
