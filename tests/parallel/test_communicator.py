@@ -171,6 +171,7 @@ def test_the_root_goes_first(comm, shared_dir):
 @pytest.mark.serial
 def test_the_launcher_that_belongs_to_this_environment(monkeypatch, tmp_path):
     """An mpirun beside this Python is named, and also where the PATH leads to another one, or to none."""
+    assert self_communicator()  # starts MPI, which under a launcher that it does not know would end this process
     for folder in ("own/bin", "other", "none"):
         (tmp_path / folder).mkdir(parents=True)
     for path in ("own/bin/mpirun", "other/mpirun"):
