@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +86,22 @@ sys.exit(main(sys.argv[1:]))
 
 def killed(at, *words, module="distsms.__main__"):
     """Run the `main` of a module on two ranks, and kill the second one in its pass number `at` over the data."""
-    code, out, err = finish(start(*words, ranks=2, program=("-c", KILLER.format(at=at, module=module))))
+    job = start(*words, ranks=2, program=("-c", KILLER.format(at=at, module=module)))
+    code, out, err = finish(job)
     assert code != 0, out + err
+    for _ in range(200):  # the other rank may take a moment to leave, and holds its lock until then
+        if not _lives(session=job.pid):
+            break
+        time.sleep(0.05)
+
+
+def _lives(session):
+    """Whether a session has a process."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(int(pid)) == session:
+                return True
+    return False
 
 
 def write_svmlight(path, n=300, p=10, seed=0, positive=0.2, shift=1.0):
