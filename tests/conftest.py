@@ -188,7 +188,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if ranks > 1:
                 item.stash[RANKS] = ranks
     if seed:
-        later = {item for item in items if item.get_closest_marker("by_turns") and turn_of(item, seed, 3) != 1}
+        long = [item for item in items if item.get_closest_marker("by_turns")]
+        later = {*long} - {*long[zlib.crc32(seed.encode()) % 3 :: 3]}  # of each file
         config.hook.pytest_deselected(items=[*later])
         items[:] = [item for item in items if item not in later]
 
