@@ -34,10 +34,10 @@ def usual_pairs(p: int, n: int, of_few: int) -> int:
 SCALING, FEW, SCALING_OF_MORE = 0.125, 512, 0.2
 """The usual exponent of the change of variables with at most `FEW` columns, and that with more."""
 
-LEAST_ROWS, MOST_ROWS, GATHERED = 32, 2**19, 2**27
+LEAST_ROWS, MOST_COMPARED, GATHERED = 32, 2**19, 2**27
 """Dual coordinate ascent needs so many rows: with fewer it gains no time, and weights shall do what repeated rows do.
-With more than the second number it has not been tried, and one core alone works on them. With several ranks, the root
-gathers the rows for it, if their entries take at most `GATHERED` bytes.
+With more than the second number it has not gained any for ROCArea, whose dual it hardly reaches then. With several
+ranks, the root gathers the rows for it, if their entries take at most `GATHERED` bytes, and works alone.
 """
 OF_ROW, OF_ROW_ALONE = 64, 150
 """The ascent takes so many bytes for each row on the rank that has it, and more on the root of several ranks."""
@@ -57,9 +57,10 @@ def curves(n: float, p: int, entries: float) -> bool:
     return 2 * p <= n and p <= FEW and entries >= 8 * n
 
 
-def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
+def ascends(n: float, p: int, family: Family) -> bool:
     """Return whether dual ascent pays: for few rows beside the columns, for hinges also about as many."""
-    return LEAST_ROWS <= n <= min(MOST_ROWS, (0.5 if smooth_by_itself else 2.0) * p)
+    most = MOST_COMPARED if family.compares_pairs else np.inf
+    return LEAST_ROWS <= n <= min(most, (0.5 if family.smooth_by_itself else 2.0) * p)
 
 
 def descends(n: float, p: int) -> bool:
@@ -219,10 +220,12 @@ class Settings:
         most = self.max_evaluations if self.traits.planes is PlaneUse.PAIR else POINTS
         return int(min(most, max(2, self._plane_bytes // (8 * max(p, 1)))))
 
-    def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> Memory:
-        """Return what an opening takes on several ranks, which share n rows of `entries` bytes evenly; see `ascend`."""
+    def opening_held(self, n: int, p: int, ranks: int, entries: int, family: Family) -> Memory:
+        """Return what an opening takes on several ranks, which share n rows of `entries` bytes evenly; see `ascend`.
+        That of one rank fits where the solver's vectors will be: it takes 110 bytes a row, of at most 2 p rows.
+        """
         possible = self.traits.movable and self.checkpoint_every is None and not self.l1 and entries <= GATHERED
-        if ranks == 1 or not (possible and ascends(n, p, smooth_by_itself)):
+        if ranks == 1 or not (possible and ascends(n, p, family)):
             return Memory()
         return Memory(OF_ROW * -(-n // ranks) + 24 * p, OF_ROW_ALONE * n + entries)
 

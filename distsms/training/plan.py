@@ -326,7 +326,7 @@ def make_plan(
         cost = loss.cost(n_pos, n_neg, ranks)
         if not loss.family.has_dual or losses > 1 or solves > 1 or manifest.coded:
             return cost
-        start = settings.opening_held(manifest.n, p, ranks, entries, loss.family.smooth_by_itself)
+        start = settings.opening_held(manifest.n, p, ranks, entries, loss.family)
         if loss.family.has_curvature:
             start += settings.curvature_held(manifest.n, p, ranks, manifest.nnz)
         memory = cost.memory + start

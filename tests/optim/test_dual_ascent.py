@@ -365,6 +365,17 @@ def test_the_root_has_the_rows_of_all_ranks(comm):
             np.testing.assert_allclose(found, x)
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("n, together", [(0, 1), (1, 1), (4095, 1), (4096, 2), (10_001, 3), (70_001, 16)])
+def test_each_pass_visits_each_row_once_in_another_order(n, together):
+    random = np.random.default_rng(0)
+    first, second = (dual_ascent.random_order(n, random) for _ in range(2))
+    assert np.array_equal(np.sort(first), np.arange(n))
+    assert n < 2 or not np.array_equal(first, second)
+    neighbours = np.mean(np.diff(first) == 1) if n > 1 else 0.0
+    assert neighbours == pytest.approx(1 - 1 / together, abs=0.01)
+
+
 def test_rows_that_it_cannot_have(comm, monkeypatch):
     """The run is the usual one then."""
     objective = problem("sparse", comm)[0]

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from distsms.base.communicator import Communicator
+from distsms.base.measures import FAMILIES
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows
@@ -93,7 +94,15 @@ def test_who_has_none():
         )
         assert not suits(objective(*data(rows, 40), Communicator(), measure), usual)
     assert not suits(objective(*data(31, 400), Communicator()), usual)
-    assert ascends(2**19, 2**20, True) and not ascends(2**19 + 1, 2**22, False)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "measure, p, most",
+    [("logistic", 2**20, 2**19), ("prbep", 2**23, 2**24), ("rocarea", 2**17, 2**18), ("rocarea", 2**23, 2**19)],
+)
+def test_with_how_many_rows_there_is_one(measure, p, most):
+    assert ascends(most, p, FAMILIES[measure]) and not ascends(most + 1, p, FAMILIES[measure])
 
 
 @pytest.mark.serial

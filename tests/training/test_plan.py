@@ -17,7 +17,7 @@ from distsms.base import memory
 from distsms.base.choices import STEPS
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.measures import Measure
+from distsms.base.measures import FAMILIES, Measure
 from distsms.base.memory import peak_memory
 from distsms.losses.base import Cost
 from distsms.matrix import local
@@ -218,16 +218,18 @@ def test_remedies_name_only_what_helps(tmp_path, monkeypatch):
 @pytest.mark.serial
 def test_what_an_opening_takes_is_planned_only_if_there_may_be_one():
     settings = Settings(1.0, solver="lbfgs")
-    assert settings.opening_held(100, 50, 2, 1000, False) == memory.Memory(64 * 50 + 24 * 50, 150 * 100 + 1000)
-    for rows, ranks, entries, smooth, other in (
-        (101, 2, 1000, False, settings),
-        (100, 1, 1000, False, settings),
-        (100, 2, 2**27 + 1, False, settings),
-        (100, 2, 1000, True, settings),
-        (100, 2, 1000, False, replace(settings, checkpoint_every=9.0)),
-        (100, 2, 1000, False, replace(settings, l1=1e-3)),
+    assert settings.opening_held(100, 50, 2, 1000, FAMILIES["prbep"]) == memory.Memory(
+        64 * 50 + 24 * 50, 150 * 100 + 1000
+    )
+    for rows, ranks, entries, measure, other in (
+        (101, 2, 1000, "prbep", settings),
+        (100, 1, 1000, "prbep", settings),
+        (100, 2, 2**27 + 1, "prbep", settings),
+        (100, 2, 1000, "logistic", settings),
+        (100, 2, 1000, "prbep", replace(settings, checkpoint_every=9.0)),
+        (100, 2, 1000, "prbep", replace(settings, l1=1e-3)),
     ):
-        assert other.opening_held(rows, 50, ranks, entries, smooth) == memory.Memory()
+        assert other.opening_held(rows, 50, ranks, entries, FAMILIES[measure]) == memory.Memory()
 
 
 @pytest.mark.parametrize("measure", ["rocarea", "pauc@0.1"])
