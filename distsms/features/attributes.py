@@ -20,7 +20,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import note_content, read_whole
 from distsms.base.jit import njit
 from distsms.base.wording import option
-from distsms.features.rows import without_duplicates
+from distsms.matrix.arrays import without_duplicates
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
 
 COVERED = 0.9

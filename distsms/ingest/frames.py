@@ -100,9 +100,10 @@ def folder_of_all(comm: Communicator) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def frame_file(frame: Any) -> Iterator[str]:
-    """Yield a Parquet file of a table in memory. Local."""
+def frame_file(frame: Any, called: str) -> Iterator[str]:
+    """Yield a Parquet file of a table in memory, with another name in the messages of InputErrors. Local."""
     with temporary_folder() as folder:
         path = os.fspath(folder / "table.parquet")
-        write_frame(frame, path)
-        yield path
+        with renaming({path: called}):
+            write_frame(frame, path)
+            yield path

@@ -35,9 +35,7 @@ class AnnDataReader(RowRangeReader):
     table: Table
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        with comm.fail_together():
-            longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
-        self._longest: dict[str, int] = comm.bcast(longest)
+        self._longest = comm.of_root(lambda: {path: hdf5.check_heaps(path) for path in paths})
         if (training_table := options.table) is not None:
             options = replace(options, label=options.label or training_table.label)
             with comm.fail_together():
