@@ -19,6 +19,7 @@ nothing is subtracted from dates.
 from __future__ import annotations
 
 import calendar
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -383,6 +384,11 @@ def check_columns(
         lacking = f"{first} does not have" if first else "the training data did not have"
         named = f"column {new[0]!r}" if len(new) == 1 else f"columns {format_names(new)}"
         raise InputError(f"{path}: has the {named}, which {lacking}. {advice}")
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that occurs again; None if all are different."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def format_names(names: Iterable[str]) -> str:

@@ -23,7 +23,7 @@ from distsms.ingest.formats.base import MatrixSize, RowRangeReader, blocks_of
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import subtract
 from distsms.shards.rows import RowRange
-from distsms.shards.table_schema import NUMBER, Column, Table, check_columns, format_names
+from distsms.shards.table_schema import NUMBER, Column, Table, check_columns, format_names, repeated
 
 LONGEST = 1024
 """The most characters of a string, where so many rows have one that the longest counts."""
@@ -110,8 +110,7 @@ class AnnDataReader(RowRangeReader):
         with _open(path) as file:
             index = _attribute(hdf5.member(file, "var"), "_index") or "_index"
             names = [str(name) for name in _values(file, f"var/{index}", slice(None), self._longest[path]).tolist()]
-            if len(set(names)) < len(names):
-                twice = next(name for name in names if names.count(name) > 1)
+            if (twice := repeated(names)) is not None:
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
             return names
 

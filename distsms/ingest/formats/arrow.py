@@ -22,7 +22,7 @@ from distsms.ingest.formats import columns
 from distsms.ingest.formats.columns import Columns
 from distsms.shards import rows
 from distsms.shards.rows import RowRange
-from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
+from distsms.shards.table_schema import USUAL, Cells, Writing, format_names, repeated
 
 import pyarrow as pa  # isort: skip
 import pyarrow.compute as pc  # isort: skip
@@ -270,8 +270,7 @@ def _source(path: str) -> Any:
 
 def distinct(names: list[str], where: str, hint: str = "") -> list[str]:
     """Return the names of columns. Raises InputError, with a hint, if a name occurs twice."""
-    if len(set(names)) < len(names):
-        twice = next(name for k, name in enumerate(names) if name in names[:k])
+    if (twice := repeated(names)) is not None:
         raise InputError(f"{where}: the column name {twice!r} occurs twice{hint}; columns: {format_names(names)}")
     return names
 
