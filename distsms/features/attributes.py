@@ -115,7 +115,7 @@ def attributes_of(survey: Survey, name: Callable[[int], str]) -> list[Attribute]
 def table_attributes(table: Table) -> list[Attribute]:
     """Return the attributes of a table; columns that were hashed have none."""
     attributes = list[Attribute]()
-    for column, start in zip(table.columns, table.feature_starts, strict=False):
+    for column, start in table.placed:
         if column.kind != HASH and column.n_features:
             attributes += _of_column(column, start)
     return attributes

@@ -303,7 +303,7 @@ def columns_of(model: Model) -> tuple[list[str], Any]:
     p, names = model.p_original, list[str]()
     group = np.zeros(p, np.int64)
     if model.table is not None:
-        for column, start in zip(model.table.columns, model.table.feature_starts, strict=False):
+        for column, start in model.table.placed:
             group[start : start + column.n_features] = len(names)
             names.append(column.name)
     of_columns = 0 if model.table is None else model.table.p
@@ -327,7 +327,7 @@ def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Attribute]:
         columns = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
         single = [Attribute(names[j], (j,), ("1",), none=True) for j in columns]
         groups += single if attribute.categories is None else [attribute]
-    for column, start in zip(table.columns, table.feature_starts, strict=False):
+    for column, start in table.placed:
         if column.kind == HASH:
             stop = start + column.n_features
             values = tuple(name.removeprefix(f"{column.name} ") for name in names[start:stop])

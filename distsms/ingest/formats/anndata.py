@@ -55,7 +55,7 @@ class AnnDataReader(RowRangeReader):
             expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
-            features = dict(zip(expected, table.feature_starts, strict=False))
+            features = {column.name: start for column, start in table.placed}
             same = table.p == len(expected)
             self._order = {
                 path: None if same and columns == expected else _selection(columns, features, table.p)

@@ -36,7 +36,7 @@ def encode(
     numbers, records = _numbers(table, cells, fail, warnings)
     m, place, order = len(numbers), 0, list[int]()
     amounts, codes, words = list[NDArray[np.float64]](), list[tuple[NDArray[Any], Features]](), []
-    for column, start in zip(table.columns, table.feature_starts, strict=False):
+    for column, start in table.placed:
         if column.kind == NUMBER:
             order.append(place)
             place += 1
