@@ -195,14 +195,13 @@ def of_sums(model: Model, sums: ColumnSums | None) -> Contributions:
     """Return the contributions, given sums over rows that were reduced; None if there are no rows. Local."""
     check(model)
     features, w = model.features, model.w
-    n = 1.0 if sums is None else sums.n
-    rows = np.ones(model.p) if sums is None else sums.rows
-    mean = np.nan if sums is None else sums.score / n
-    variance = np.nan if sums is None else sums.square / n - mean**2
-    if sums is not None and variance <= _ROUNDING * sums.square / n:
-        variance = 0.0
-    # the covariance of each column of X with the score
-    joint = np.full(model.p, np.nan) if sums is None else sums.scores / n - mean * (rows / n)
+    if sums is None:
+        n, rows, mean, variance, joint = 1.0, np.ones(model.p), np.nan, np.nan, np.full(model.p, np.nan)
+    else:
+        n, rows, mean = sums.n, sums.rows, sums.score / sums.n
+        variance = sums.square / n - mean**2
+        variance = 0.0 if variance <= _ROUNDING * sums.square / n else variance
+        joint = sums.scores / n - mean * (rows / n)  # the covariance of each column of X with the score
 
     def share(covariance: Any) -> Any:
         return covariance / variance if variance != 0 else covariance * 0.0

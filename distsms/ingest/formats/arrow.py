@@ -253,7 +253,9 @@ def _parquet(path: str) -> Iterator[Any]:
 
     try:
         look_at(path)
-        with text_files.naming_errors(path), _source(path) as source:
+        with text_files.naming_errors(path), contextlib.ExitStack() as opened:
+            # pyarrow opens a file of this machine itself.
+            source = opened.enter_context(addresses.opened(path)) if addresses.is_address(path) else path
             about = read_metadata(source)
             # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
             strings = [field.name for field in about.schema.to_arrow_schema() if columns.is_string(field.type)]
@@ -261,11 +263,6 @@ def _parquet(path: str) -> Iterator[Any]:
                 yield file
     except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
-
-
-def _source(path: str) -> Any:
-    """Return what pyarrow reads a file from, to be entered: it opens a file of this machine itself."""
-    return addresses.opened(path) if addresses.is_address(path) else contextlib.nullcontext(path)
 
 
 def distinct(names: list[str], where: str, hint: str = "") -> list[str]:
