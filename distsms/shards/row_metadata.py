@@ -222,10 +222,15 @@ def as_strings(values: NDArray[Any]) -> list[str]:
     return [_text(value) for value in values.tolist()]
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether an object of Python, NumPy or pandas stands for a missing value."""
+    return not isinstance(value, str) and str(value) in ("None", "nan", "NaT", "<NA>")
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace").strip()
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if is_missing(value):
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))  # also where str would write an exponent, as for 1e16
