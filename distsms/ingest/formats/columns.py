@@ -123,8 +123,11 @@ class Columns:
                 arrays[name] = self.array[self.places[name]]
                 continue
             column = self.others[name]
-            values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
-            if values is None and is_text(column):
+            if is_date(column):  # with no date at all, it may be of any kind
+                values = np.full(self.n, np.nan) if column.null_count == self.n else None
+            elif not is_text(column):
+                values = as_float(column)
+            elif (values := _cast_numbers(column)) is None:
                 rest, marked = without(column, among)
                 if marked.any() and (values := _cast_numbers(rest)) is not None:
                     marks[name] = _counts(column, among)

@@ -146,11 +146,10 @@ def _numbers(table: Table, cells: Columns, fail: Any, warnings: Any) -> tuple[ND
             wrong = columns.is_not_number(columns.without(cell, table.cells.among_numbers)[0])
         else:
             wrong = ~columns.is_missing(cell)
-        if wrong.any():
-            row, problem = int(wrong.argmax()), "expected a number, as in the training data"
-            if str(cell[row].as_py()).endswith(amounts.IN_DOUBT):
-                problem += ", where no number has this mark: write thousands without it, and decimals with a digit more"
-            fail(name, row, problem)
+        row, problem = int(wrong.argmax()), "expected a number, as in the training data"
+        if str(cell[row].as_py()).endswith(amounts.IN_DOUBT):
+            problem += ", where no number has this mark: write thousands without it, and decimals with a digit more"
+        fail(name, row, problem)
     if not numbers.finite:
         row, k = np.argwhere(np.isinf(numbers.values.T))[0].tolist()
         fail(names[k], row, "the value is not finite; expected a decimal number")
