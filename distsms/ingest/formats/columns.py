@@ -264,7 +264,9 @@ def is_date(column: Any) -> bool:
 
 
 def is_not_number(column: Any) -> Any:
-    """Return where a column of strings holds something that is not a number, (n,) bool."""
+    """Return where a column holds something that is not a number, (n,) bool."""
+    if not is_text(column):
+        return ~is_missing(column) & is_date(column)
     if is_encoded(column):
         return of_rows(is_not_number(column.dictionary), column, False)
     return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)

@@ -142,11 +142,8 @@ def _numbers(table: Table, cells: Columns, fail: Any, warnings: Any) -> tuple[ND
         read = set(numbers.names)
         name = next(name for name in names if name not in read)
         cell = cells[name]
-        if columns.is_text(cell):
-            wrong = columns.is_not_number(columns.without(cell, table.cells.among_numbers)[0])
-        else:
-            wrong = ~columns.is_missing(cell)
-        row, problem = int(wrong.argmax()), "expected a number, as in the training data"
+        values = columns.without(cell, table.cells.among_numbers)[0] if columns.is_text(cell) else cell
+        row, problem = int(columns.is_not_number(values).argmax()), "expected a number, as in the training data"
         if str(cell[row].as_py()).endswith(amounts.IN_DOUBT):
             problem += ", where no number has this mark: write thousands without it, and decimals with a digit more"
         fail(name, row, problem)
