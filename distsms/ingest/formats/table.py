@@ -301,8 +301,8 @@ class TableReader(Reader):
         if any(isinstance(label, str | bool) for label in model_labels):
             values = np.array(columns.as_codes(different).to_pylist(), dtype=str)
         elif (wrong := columns.is_not_number(column)).any():
-            label_texts = [labels.format_labels(labels.original_labels(self.label_map, sign)) for sign in ("+1", "-1")]
-            expected = f"expected a label of the training data: {label_texts[0]} (positive) or {label_texts[1]}"
+            positive, negative = labels.class_names(self.label_map).values()
+            expected = f"expected a label of the training data: {positive} (positive) or {negative}"
             self._fail(batch, name, int(wrong.argmax()), expected)
         else:
             values = columns.as_float(different)
