@@ -110,7 +110,7 @@ def test_a_column_of_dates_without_any_date(tmp_path):
     np.testing.assert_array_equal(content(tmp_path / "new")[0], [[2, 1, 1], [2, 1, 2], [2, 1, 3], [2, 1, 5]])
     table = table.set_column(2, "y", pa.array([0, 1, 2, 3], pa.timestamp("us")))
     pq.write_table(table, tmp_path / "dates.parquet")
-    with pytest.raises(InputError, match="expected a label of the training data: 1 .positive. or 0"):
+    with pytest.raises(InputError, match=r"expected a label of the training data: 1 .positive. or 0"):
         convert([tmp_path / "dates.parquet"], tmp_path / "other", ALONE, label="y", like=tmp_path / "numbers")
 
 
