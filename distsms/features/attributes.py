@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from distsms.base.errors import InputError
 from distsms.base.files import note_content, read_whole
 from distsms.base.jit import njit
 from distsms.base.wording import option
-from distsms.features.rows import without_duplicates
-from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
+from distsms.matrix.arrays import without_duplicates
+from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table, repeated
 
 COVERED = 0.9
 """Columns that are never set together are taken as one attribute if at least this share of the rows sets one."""
@@ -116,7 +115,7 @@ def attributes_of(survey: Survey, name: Callable[[int], str]) -> list[Attribute]
 def table_attributes(table: Table) -> list[Attribute]:
     """Return the attributes of a table; columns that were hashed have none."""
     attributes = list[Attribute]()
-    for column, start in zip(table.columns, table.feature_starts, strict=False):
+    for column, start in table.placed:
         if column.kind != HASH and column.n_features:
             attributes += _of_column(column, start)
     return attributes
@@ -184,12 +183,9 @@ def _categories(columns: Sequence[object]) -> tuple[str, ...]:
 
 
 def _unique(pairs: list[tuple[str, Any]], path: object) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+    if (twice := repeated(name for name, _ in pairs)) is not None:
         raise InputError(f"{path}: names the attribute {twice!r} twice; give each attribute a name of its own")
-    return members
+    return dict(pairs)
 
 
 def used_columns(attributes: Sequence[Attribute]) -> NDArray[np.int64]:
@@ -198,6 +194,5 @@ def used_columns(attributes: Sequence[Attribute]) -> NDArray[np.int64]:
 
 
 def unique_names(attributes: Sequence[Attribute]) -> None:
-    names = sorted(each.name for each in attributes)
-    if twice := [name for name, same in groupby(names) if len(list(same)) > 1]:
-        raise InputError(f"two attributes are named {twice[0]!r}; rename one ({option('attributes', text='FILE')})")
+    if (twice := repeated(each.name for each in attributes)) is not None:
+        raise InputError(f"two attributes are named {twice!r}; rename one ({option('attributes', text='FILE')})")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.features import forest_kernels
-from distsms.features.rows import without_duplicates
 from distsms.matrix import local
+from distsms.matrix.arrays import without_duplicates
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.code_maps import Categories
 

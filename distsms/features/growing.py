@@ -22,7 +22,8 @@ from distsms.base.memory import available
 from distsms.base.wording import Message, option
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.rows import Rows, as_single, no_rows, stacked, without_duplicates
+from distsms.features.rows import Rows, as_single, no_rows, stacked
+from distsms.matrix.arrays import without_duplicates
 from distsms.matrix.blocks import thread_count
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import some
@@ -147,9 +148,7 @@ def check_time(rows: Rows, n_trees: int, min_leaf: int, comm: Communicator, obse
     n, p = rows.X.shape
     if n * p < _QUICK:
         return
-    with comm.fail_together():
-        each = seconds_of_tree(rows, min_leaf) if comm.is_root else 0.0
-    seconds = comm.bcast(each) * -(-n_trees // (comm.size * thread_count()))
+    seconds = comm.of_root(lambda: seconds_of_tree(rows, min_leaf)) * -(-n_trees // (comm.size * thread_count()))
     if seconds < SLOW:
         return
     text = (

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
+from distsms.matrix.arrays import without_duplicates
 from distsms.shards import dataset
 from distsms.shards.manifest import Manifest
 from distsms.shards.reader import OpenShard, ShardRange
@@ -45,15 +46,6 @@ def as_single(values: NDArray[Any]) -> NDArray[np.float32]:
     np.clip(singles, -_LARGEST, _LARGEST, out=singles)
     singles += np.float32(0)
     return singles
-
-
-def without_duplicates(X: Any) -> Any:
-    """Return sparse rows as CSR, with one entry at most for each column; the matrix itself stays as it is."""
-    X = scipy.sparse.csr_matrix(X)
-    if not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    return X
 
 
 PART_ROWS, PART_ENTRIES = 2**16, 2**22

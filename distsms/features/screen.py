@@ -77,9 +77,8 @@ def _fitted(
         for place, size in zip(places, sizes, strict=True):
             share = 1 / (1 + np.exp(-scores))
             # bincount of nothing has integers, which MPI would take for the bytes of floating-point numbers
-            g = np.bincount(place, weights * (y - share), size + 1).astype(float)
-            h = np.bincount(place, weights * share * (1 - share), size + 1).astype(float)
-            g, h = comm.sum(np.stack([g, h]))
+            of_rows = weights * (y - share), weights * share * (1 - share)
+            g, h = comm.sum(np.array([np.bincount(place, values, size + 1) for values in of_rows], float))
             step = np.clip(g / (h + 1), -2, 2)
             step[size] = 0
             scores += step[place]

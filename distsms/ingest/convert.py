@@ -296,7 +296,7 @@ class _Conversion:
         ranks = [rank for rank, entries in enumerate(entries_of_ranks) for _ in entries]
         entries = [entry for entries in entries_of_ranks for entry in entries]
         folder = self.writing.folders(self.directory)[0]
-        names = self.comm.bcast(manifest.shard_names(folder, entries) if self.comm.is_root else [])
+        names = self.comm.of_root(lambda: manifest.shard_names(folder, entries))
         my_names = [name for name, rank in zip(names, ranks, strict=True) if rank == self.comm.rank]
         shards = {name: block.shard.in_memory for name, block in zip(my_names, part.blocks, strict=True)}
         return RowsInMemory(dict(zip(names, ranks, strict=True)), {k: v for k, v in shards.items() if v is not None})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
@@ -16,6 +17,7 @@ from distsms.base.files import naming_failures, temporary_folder
 from distsms.base.wording import Message, marked, without_credentials
 from distsms.matrix.arrays import as_numbers
 from distsms.shards.manifest import Manifest
+from distsms.shards.row_metadata import is_missing
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
 
@@ -45,7 +47,7 @@ def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = No
 
     columns = {"y": y, "weights": weights, "groups": groups}
     others = {name: np.asarray(column) for name, column in columns.items() if column is not None}
-    others = {name: column.astype(str) if column.dtype == object else column for name, column in others.items()}
+    others = {name: _as_texts(column) if column.dtype == object else column for name, column in others.items()}
     X = as_numbers(X)
     if sparse.issparse(X):
         X_arrays = {"indptr": X.indptr, "indices": X.indices, "data": X.data, "shape": np.array(X.shape)}
@@ -53,6 +55,12 @@ def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = No
         X_arrays = {"X": np.ascontiguousarray(X)}
     with naming_failures(path):
         np.savez(path, **X_arrays, **others)
+
+
+def _as_texts(values: NDArray[Any]) -> NDArray[Any]:
+    """Return objects as texts, with "" for missing ones, which readers then find."""
+    missing = [is_missing(value) for value in values.flat]
+    return np.where(np.array(missing, bool).reshape(values.shape), "", values.astype(str))
 
 
 def on_several_hosts(comm: Communicator) -> bool:
@@ -100,9 +108,10 @@ def folder_of_all(comm: Communicator) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def frame_file(frame: Any) -> Iterator[str]:
-    """Yield a Parquet file of a table in memory. Local."""
+def frame_file(frame: Any, called: str) -> Iterator[str]:
+    """Yield a Parquet file of a table in memory, with another name in the messages of InputErrors. Local."""
     with temporary_folder() as folder:
         path = os.fspath(folder / "table.parquet")
-        write_frame(frame, path)
-        yield path
+        with renaming({path: called}):
+            write_frame(frame, path)
+            yield path

@@ -15,13 +15,16 @@ from distsms.matrix.normalization import Normalization
 
 def as_features(X: Any) -> SparseRows | DenseRows:
     """Return the rows of a matrix (n_local, p), sparse or array-like, as features; copied only where they change."""
-    if not scipy.sparse.issparse(X):
-        return DenseRows(np.asarray(X))
+    return SparseRows.of(without_duplicates(X)) if scipy.sparse.issparse(X) else DenseRows(np.asarray(X))
+
+
+def without_duplicates(X: Any) -> Any:
+    """Return sparse rows as CSR, with one entry at most for each column, in their order; X itself stays as it is."""
     X = scipy.sparse.csr_matrix(X)
-    if not X.has_canonical_format:  # sort and merge duplicates, but not in the caller's own arrays
+    if not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
-    return SparseRows.of(X)
+    return X
 
 
 def as_numbers(X: Any) -> Any:

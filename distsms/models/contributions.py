@@ -195,14 +195,13 @@ def of_sums(model: Model, sums: ColumnSums | None) -> Contributions:
     """Return the contributions, given sums over rows that were reduced; None if there are no rows. Local."""
     check(model)
     features, w = model.features, model.w
-    n = 1.0 if sums is None else sums.n
-    rows = np.ones(model.p) if sums is None else sums.rows
-    mean = np.nan if sums is None else sums.score / n
-    variance = np.nan if sums is None else sums.square / n - mean**2
-    if sums is not None and variance <= _ROUNDING * sums.square / n:
-        variance = 0.0
-    # the covariance of each column of X with the score
-    joint = np.full(model.p, np.nan) if sums is None else sums.scores / n - mean * (rows / n)
+    if sums is None:
+        n, rows, mean, variance, joint = 1.0, np.ones(model.p), np.nan, np.nan, np.full(model.p, np.nan)
+    else:
+        n, rows, mean = sums.n, sums.rows, sums.score / sums.n
+        variance = sums.square / n - mean**2
+        variance = 0.0 if variance <= _ROUNDING * sums.square / n else variance
+        joint = sums.scores / n - mean * (rows / n)  # the covariance of each column of X with the score
 
     def share(covariance: Any) -> Any:
         return covariance / variance if variance != 0 else covariance * 0.0
@@ -303,7 +302,7 @@ def columns_of(model: Model) -> tuple[list[str], Any]:
     p, names = model.p_original, list[str]()
     group = np.zeros(p, np.int64)
     if model.table is not None:
-        for column, start in zip(model.table.columns, model.table.feature_starts, strict=False):
+        for column, start in model.table.placed:
             group[start : start + column.n_features] = len(names)
             names.append(column.name)
     of_columns = 0 if model.table is None else model.table.p
@@ -327,7 +326,7 @@ def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Attribute]:
         columns = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
         single = [Attribute(names[j], (j,), ("1",), none=True) for j in columns]
         groups += single if attribute.categories is None else [attribute]
-    for column, start in zip(table.columns, table.feature_starts, strict=False):
+    for column, start in table.placed:
         if column.kind == HASH:
             stop = start + column.n_features
             values = tuple(name.removeprefix(f"{column.name} ") for name in names[start:stop])

@@ -58,7 +58,7 @@ class EvaluationOptions:
 
 
 class EvaluatedRows(NamedTuple):
-    """Which rows of this rank count: those whose weight is not 0."""
+    """Which rows of this rank count."""
 
     row_numbers: NDArray[np.int64]  # (n_local,), global
     fingerprint: str | None = None  # of the data set, if they are one

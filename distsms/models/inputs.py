@@ -172,7 +172,7 @@ def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]
 
 def _table_rows(frame: Any, model: Model, options: InputOptions, notes: list[str]) -> LocalRows | SideBySide:
     """Return the rows of a table in memory; its labels, if it has any, are not looked at. Local."""
-    with frames.frame_file(frame) as path, frames.renaming({path: "X"}):
+    with frames.frame_file(frame, "X") as path:
         reader = reader_for(model, [path], Communicator(), replace(options, labelled=False))
         rows = concatenate(reader.read(reader.plan(1)[0]))
         notes += reader_warnings("X", reader.warnings, Communicator())

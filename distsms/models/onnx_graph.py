@@ -147,8 +147,7 @@ class _Rows:
             assert self._numbers is not None
             return self._numbers
         groups, place = list[str](), np.empty(table.p, np.int64)  # of each column in the groups
-        starts = list(zip(table.columns, table.feature_starts, strict=False))
-        numbers = [(column, start) for column, start in starts if column.kind == NUMBER]
+        numbers = [(column, start) for column, start in table.placed if column.kind == NUMBER]
         if self._numbers is not None and self._missing is not None:
             groups += [self._numbers, graph.add("Cast", self._missing, to=TensorProto.DOUBLE)]
             for k, (column, start) in enumerate(numbers):
@@ -156,7 +155,7 @@ class _Rows:
                 if column.missing:
                     place[start + column.n_values] = len(numbers) + k
         if self._codes is not None:
-            words, first = [(column, start) for column, start in starts if column.categories is not None], 0
+            words, first = [(column, start) for column, start in table.placed if column.categories is not None], 0
             words_of_columns, codes_of_columns = list[int](), list[int]()
             for k, (column, start) in enumerate(words):
                 n = len(column.categories or ())
@@ -174,8 +173,8 @@ class _Rows:
     def _of_columns(self, w: NDArray[np.float64], squared: bool) -> str:
         """Do what `dot` does for columns that are not coded."""
         graph, terms = self._graph, []
-        columns = [] if self._table is None else zip(self._table.columns, self._table.feature_starts, strict=False)
-        weights = [(column, w[start : start + column.n_features]) for column, start in columns]
+        placed = [] if self._table is None else self._table.placed
+        weights = [(column, w[start : start + column.n_features]) for column, start in placed]
         if self._numbers is not None:
             X = graph.add("Mul", self._numbers, self._numbers) if squared else self._numbers
             numbers = [(column, part) for column, part in weights if column.kind == NUMBER]

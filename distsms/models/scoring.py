@@ -68,7 +68,7 @@ def score_table(
 ) -> ScoredRows:
     """Score a table in memory with this rank's rows and the columns of the models' training data. **Collective.**"""
     options = replace(options, called="the table")
-    with comm.fail_together(), frames.frame_file(frame) as path, frames.renaming({path: options.called}):
+    with comm.fail_together(), frames.frame_file(frame, options.called) as path:
         of_table = _Pass(models, path, options, watch).scored(Communicator())
     notes = dict.fromkeys(note for of_rank in comm.allgather(of_table.notes) for note in of_rank)
     return in_range(checked(replace(of_table, notes=tuple(notes)), ROWS_IN_MEMORY, comm), comm)
@@ -170,9 +170,7 @@ class _Pass:
 
     def parts(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield the scored parts of this rank, not yet numbered, and how many: equally many on each. **Collective.**"""
-        with comm.fail_together():
-            files = file_names.files_of(self.path) if comm.is_root else []
-        files = comm.bcast(files)  # a folder may get another one meanwhile
+        files = comm.of_root(lambda: file_names.files_of(self.path))  # a folder may get another one meanwhile
         if not file_names.is_data_set(files[0]):
             return self._of_files(files, comm)
         with comm.fail_together():

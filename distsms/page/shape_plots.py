@@ -69,7 +69,8 @@ def shape(term: Term, number: int) -> Drawing:
     most = MOST_STEPS if len(term.edges()) else MOST_CATEGORIES
     axis = _Axis(term, 0, term.rows, most, term.rows * term.values**2)
     values, rows = axis.fold(term.values, term.rows)
-    figure = _of_numbers(term, axis, values, rows) if axis.numbers else _of_categories(term, axis, values, rows)
+    figure = (_of_numbers if axis.numbers else _of_categories)(axis, values, rows)
+    figure.suptitle(mpl.literal(term.name, _LONG_NAME), fontsize=_TITLE)
     low, high = (f"{values[k]:.3g} for {axis.names[k]}" for k in (int(values.argmin()), int(values.argmax())))
     left_out = f"; {axis.left_out} categories that contribute less are left out" if axis.left_out else ""
     caption = f"{term.name}, standard deviation {term.deviation:.3g}{left_out}"
@@ -78,7 +79,7 @@ def shape(term: Term, number: int) -> Drawing:
     return Drawing(figure, f"shape_{number}", caption, description)
 
 
-def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
+def _of_numbers(axis: _Axis, values: Floats, rows: Floats) -> Any:
     figure, (above, below) = mpl.blank(_SHAPE, rows=2, height_ratios=(3, 1))
     n, edges = len(axis.edges) + 1, axis.edges
     half = edges[-1 - n // 4] - edges[n // 4] if n > 4 else np.inf
@@ -106,11 +107,10 @@ def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
     below.set(ylabel="rows", xticks=[place for place, _ in ticks], xlabel="bins, all of the same width" if even else "")
     below.set_xticklabels([text for _, text in ticks])
     mpl.show_shares(below.yaxis)
-    figure.suptitle(mpl.literal(term.name, _LONG_NAME), fontsize=_TITLE)
     return figure
 
 
-def _of_categories(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
+def _of_categories(axis: _Axis, values: Floats, rows: Floats) -> Any:
     n = len(values)
     inches = _SHAPE[0], max(_SHAPE[1], 1.1 + 0.19 * n)
     figure, (left, right) = mpl.blank(inches, columns=2, width_ratios=(3, 1))
@@ -124,7 +124,6 @@ def _of_categories(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any
     left.set_yticklabels([mpl.literal(name, _NAME) for name in axis.names])
     right.set(xlabel="rows", yticks=places, ylim=(max(n, 5) - 0.5, -0.5), yticklabels=[])
     mpl.show_shares(right.xaxis)
-    figure.suptitle(mpl.literal(term.name, _LONG_NAME), fontsize=_TITLE)
     return figure
 
 

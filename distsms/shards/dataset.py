@@ -233,13 +233,11 @@ def load(
         longest, shortest = comm.maximum(np.array([lengths.max(initial=0), (-lengths).max(initial=-(2**62))]))
         parts.append(comm.root_first(partial(group.features, int(longest), bool(longest != -shortest))))
     features = parts[0] if len(parts) == 1 else SideBySide(parts)
-    bytes_read = loaded.bytes_read
     with comm.fail_together():
         streams = [(group, rows) for group, rows in zip(loaded.groups, parts, strict=True) if isinstance(group, Stream)]
         if budget is not None and streams:
             _start(streams, budget.entries(len(loaded.labels)))
         features.normalize(manifest.normalization if normalization is None else normalization)
-        bytes_read += sum(stream.bytes_read for stream, _ in streams)
     return DataBlock(
         features,
         loaded.labels,
@@ -247,7 +245,7 @@ def load(
         first_row=first.row,
         n=manifest.n,
         p=width,
-        bytes_read=bytes_read,
+        bytes_read=loaded.bytes_read + sum(stream.bytes_read for stream, _ in streams),
         weighted=weighted,
         groups=groups,
     )

@@ -30,7 +30,7 @@ from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.labels import format_labels, interpret, original_labels, plain_form, to_signs
 from distsms.shards.manifest import Manifest, prepare, publish
 from distsms.shards.row_metadata import HEAVIEST, NO_WEIGHT, MetadataColumns, RowMetadata, in_range
-from distsms.shards.table_schema import Column, Table, check_columns, format_names
+from distsms.shards.table_schema import Column, Table, check_columns, format_names, repeated
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
 
@@ -81,8 +81,7 @@ def table_of(names: Sequence[str] | None) -> Table | None:
 
 def _names(X: Any) -> list[str]:
     names = list(map(str, X.columns if hasattr(X, "iloc") or hasattr(X, "to_arrow") else X.schema.names))
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    if (twice := repeated(names)) is not None:
         raise InputError(f"X has two columns that are named {format_value(twice)}; give each column a name of its own")
     return names
 

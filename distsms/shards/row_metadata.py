@@ -45,6 +45,7 @@ TOO_LONG = (
 _LONGEST = 2**12  # bytes of a line of a file of weights
 _WHOLE = re.compile(r"\+?(-?[0-9]+)(?:\.0*)?")
 _OWN = 0x67726F75  # of which nothing else makes keys
+_NO_VALUES = ("None", "nan", "NaT", "<NA>")  # as Python, NumPy and pandas write them
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -222,11 +223,17 @@ def as_strings(values: NDArray[Any]) -> list[str]:
     return [_text(value) for value in values.tolist()]
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether an object of Python, NumPy or pandas stands for a missing value."""
+    return not isinstance(value, str) and str(value) in _NO_VALUES
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace").strip()
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))  # also where str would write an exponent, as for 1e16
-    return str(value).strip()
+    text = str(value).strip()
+    return "" if text in _NO_VALUES else text

@@ -19,6 +19,7 @@ nothing is subtracted from dates.
 from __future__ import annotations
 
 import calendar
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -263,8 +264,13 @@ class Table:
         return list(accumulate((column.n_features for column in self.columns), initial=0))
 
     @cached_property
+    def placed(self) -> list[tuple[Column, int]]:
+        """Each column, with the number of its first feature."""
+        return list(zip(self.columns, self.feature_starts[:-1], strict=True))
+
+    @cached_property
     def numbers(self) -> NumberColumns:
-        pairs = [pair for pair in zip(self.columns, self.feature_starts, strict=False) if pair[0].kind == NUMBER]
+        pairs = [(column, start) for column, start in self.placed if column.kind == NUMBER]
         columns, starts = [column for column, _ in pairs], np.array([start for _, start in pairs], np.int64)
         fills = np.array([column.fill for column in columns])
         centred = np.array([column.centred for column in columns], bool)
@@ -273,8 +279,7 @@ class Table:
     @cached_property
     def offsets(self) -> dict[int, float]:
         """What is subtracted from the numbers of a feature, for features of which something is."""
-        starts = zip(self.columns, self.feature_starts, strict=False)
-        return {start: column.fill for column, start in starts if column.centred and column.fill}
+        return {start: column.fill for column, start in self.placed if column.centred and column.fill}
 
     @cached_property
     def plain(self) -> bool:
@@ -292,8 +297,7 @@ class Table:
     def measured(self) -> NDArray[np.bool_]:
         """Return which features hold numbers or dates, (p,): not categories, parts of dates, hashes, missing values."""
         measured = np.zeros(self.p, bool)
-        starts = zip(self.columns, self.feature_starts, strict=False)
-        measured[[start for column, start in starts if column.kind in (NUMBER, DATE)]] = True
+        measured[[start for column, start in self.placed if column.kind in (NUMBER, DATE)]] = True
         return measured
 
     def very_many(self) -> list[str]:
@@ -383,6 +387,11 @@ def check_columns(
         lacking = f"{first} does not have" if first else "the training data did not have"
         named = f"column {new[0]!r}" if len(new) == 1 else f"columns {format_names(new)}"
         raise InputError(f"{path}: has the {named}, which {lacking}. {advice}")
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that occurs again; None if all are different."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def format_names(names: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ from distsms.base import hdf5
 from distsms.base.errors import InputError
 from distsms.base.files import PARTIAL, require_space
 from distsms.base.typing import Floats, Hashes
+from distsms.matrix.arrays import without_duplicates
 from distsms.matrix.local import PART_ENTRIES, index_dtype
 from distsms.matrix.normalization import Entries
 from distsms.shards import storage
@@ -226,8 +227,7 @@ def _entries(X: Any, form: ShardForm, path: Path) -> _CsrEntries | None:
         return None
     X = X.tocsr()
     if not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
+        X = without_duplicates(X)
     if X.indices.min(initial=0) < 0:
         raise InputError(f"{path}: a column index is negative.")
     values = stored_values(X.data, form.dtype, path)

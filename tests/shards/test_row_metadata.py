@@ -264,7 +264,8 @@ def test_a_group_is_its_text():
         for kind in ("i8", "f8", "O")
     ]
     assert set(of_arrays) == {one("10000000000000000")}
-    assert row_metadata.as_strings(np.array([None, "a"], object)) == ["", "a"]
+    missing = [None, np.nan, np.datetime64("NaT")]
+    assert row_metadata.as_strings(np.array([*missing, "a", "nan"], object)) == ["", "", "", "a", "nan"]
     assert one("17") == int.from_bytes(hashlib.blake2b(b"17", digest_size=8).digest(), "little")
     assert len({one(text) for text in ("17", "017", "17.5", "-17", "a", "A", "17.0.0", "é")}) == 8
 

@@ -134,6 +134,18 @@ def test_arrays(tmp_path, capsys):
         distsms.shard(visits(), tmp_path / "e", label="bought", weight=weights)
 
 
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NaT, pd.NA], ids=str)
+def test_what_is_missing_among_objects_is_refused(tmp_path, missing):
+    """It becomes neither a label, which would count as negative, nor a group that such rows share."""
+    X, y, groups = np.eye(4), np.array(["yes", "no", "None", "yes"], object), np.array(["a", "nan", "b", 7], object)
+    result = distsms.shard((X, y), tmp_path / "a", positive="yes", group=groups)
+    assert (result.data_sets[0].n_neg, result.data_sets[0].group["groups"]) == (2, 4)
+    with pytest.raises(InputError, match=r"row 2 \(counted from 0\): the label is missing"):
+        distsms.shard((X, np.array(["yes", "no", missing, "yes"], object)), tmp_path / "b", positive="yes")
+    with pytest.raises(InputError, match=r"row 1 \(counted from 0\): 'groups': the group is missing"):
+        distsms.shard((X, y), tmp_path / "b", positive="yes", group=np.array(["a", missing, "b", 7], object))
+
+
 REFUSED = [
     ({}, "which column is the label? label=COLUMN"),
     ({"label": "a--nothing"}, "has no column 'a--nothing'; it has 'bought'"),

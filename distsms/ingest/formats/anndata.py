@@ -23,7 +23,7 @@ from distsms.ingest.formats.base import MatrixSize, RowRangeReader, blocks_of
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import subtract
 from distsms.shards.rows import RowRange
-from distsms.shards.table_schema import NUMBER, Column, Table, check_columns, format_names
+from distsms.shards.table_schema import NUMBER, Column, Table, check_columns, format_names, repeated
 
 LONGEST = 1024
 """The most characters of a string, where so many rows have one that the longest counts."""
@@ -35,9 +35,7 @@ class AnnDataReader(RowRangeReader):
     table: Table
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        with comm.fail_together():
-            longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
-        self._longest: dict[str, int] = comm.bcast(longest)
+        self._longest = comm.of_root(lambda: {path: hdf5.check_heaps(path) for path in paths})
         if (training_table := options.table) is not None:
             options = replace(options, label=options.label or training_table.label)
             with comm.fail_together():
@@ -57,7 +55,7 @@ class AnnDataReader(RowRangeReader):
             expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
-            features = dict(zip(expected, table.feature_starts, strict=False))
+            features = {column.name: start for column, start in table.placed}
             same = table.p == len(expected)
             self._order = {
                 path: None if same and columns == expected else _selection(columns, features, table.p)
@@ -112,8 +110,7 @@ class AnnDataReader(RowRangeReader):
         with _open(path) as file:
             index = _attribute(hdf5.member(file, "var"), "_index") or "_index"
             names = [str(name) for name in _values(file, f"var/{index}", slice(None), self._longest[path]).tolist()]
-            if len(set(names)) < len(names):
-                twice = next(name for name in names if names.count(name) > 1)
+            if (twice := repeated(names)) is not None:
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
             return names
 

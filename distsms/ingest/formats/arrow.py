@@ -22,7 +22,7 @@ from distsms.ingest.formats import columns
 from distsms.ingest.formats.columns import Columns
 from distsms.shards import rows
 from distsms.shards.rows import RowRange
-from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
+from distsms.shards.table_schema import USUAL, Cells, Writing, format_names, repeated
 
 import pyarrow as pa  # isort: skip
 import pyarrow.compute as pc  # isort: skip
@@ -253,7 +253,9 @@ def _parquet(path: str) -> Iterator[Any]:
 
     try:
         look_at(path)
-        with text_files.naming_errors(path), _source(path) as source:
+        with text_files.naming_errors(path), contextlib.ExitStack() as opened:
+            # pyarrow opens a file of this machine itself.
+            source = opened.enter_context(addresses.opened(path)) if addresses.is_address(path) else path
             about = read_metadata(source)
             # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
             strings = [field.name for field in about.schema.to_arrow_schema() if columns.is_string(field.type)]
@@ -263,15 +265,9 @@ def _parquet(path: str) -> Iterator[Any]:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
 
 
-def _source(path: str) -> Any:
-    """Return what pyarrow reads a file from, to be entered: it opens a file of this machine itself."""
-    return addresses.opened(path) if addresses.is_address(path) else contextlib.nullcontext(path)
-
-
 def distinct(names: list[str], where: str, hint: str = "") -> list[str]:
     """Return the names of columns. Raises InputError, with a hint, if a name occurs twice."""
-    if len(set(names)) < len(names):
-        twice = next(name for k, name in enumerate(names) if name in names[:k])
+    if (twice := repeated(names)) is not None:
         raise InputError(f"{where}: the column name {twice!r} occurs twice{hint}; columns: {format_names(names)}")
     return names
 

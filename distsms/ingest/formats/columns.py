@@ -123,8 +123,11 @@ class Columns:
                 arrays[name] = self.array[self.places[name]]
                 continue
             column = self.others[name]
-            values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
-            if values is None and is_text(column):
+            if is_date(column):  # with no date at all, it may be of any kind
+                values = np.full(self.n, np.nan) if column.null_count == self.n else None
+            elif not is_text(column):
+                values = as_float(column)
+            elif (values := _cast_numbers(column)) is None:
                 rest, marked = without(column, among)
                 if marked.any() and (values := _cast_numbers(rest)) is not None:
                     marks[name] = _counts(column, among)
@@ -261,7 +264,9 @@ def is_date(column: Any) -> bool:
 
 
 def is_not_number(column: Any) -> Any:
-    """Return where a column of strings holds something that is not a number, (n,) bool."""
+    """Return where a column holds something that is not a number, (n,) bool."""
+    if not is_text(column):
+        return ~is_missing(column) & is_date(column)
     if is_encoded(column):
         return of_rows(is_not_number(column.dictionary), column, False)
     return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)

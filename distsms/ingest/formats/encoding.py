@@ -36,7 +36,7 @@ def encode(
     numbers, records = _numbers(table, cells, fail, warnings)
     m, place, order = len(numbers), 0, list[int]()
     amounts, codes, words = list[NDArray[np.float64]](), list[tuple[NDArray[Any], Features]](), []
-    for column, start in zip(table.columns, table.feature_starts, strict=False):
+    for column, start in table.placed:
         if column.kind == NUMBER:
             order.append(place)
             place += 1
@@ -142,15 +142,11 @@ def _numbers(table: Table, cells: Columns, fail: Any, warnings: Any) -> tuple[ND
         read = set(numbers.names)
         name = next(name for name in names if name not in read)
         cell = cells[name]
-        if columns.is_text(cell):
-            wrong = columns.is_not_number(columns.without(cell, table.cells.among_numbers)[0])
-        else:
-            wrong = ~columns.is_missing(cell)
-        if wrong.any():
-            row, problem = int(wrong.argmax()), "expected a number, as in the training data"
-            if str(cell[row].as_py()).endswith(amounts.IN_DOUBT):
-                problem += ", where no number has this mark: write thousands without it, and decimals with a digit more"
-            fail(name, row, problem)
+        values = columns.without(cell, table.cells.among_numbers)[0] if columns.is_text(cell) else cell
+        row, problem = int(columns.is_not_number(values).argmax()), "expected a number, as in the training data"
+        if str(cell[row].as_py()).endswith(amounts.IN_DOUBT):
+            problem += ", where no number has this mark: write thousands without it, and decimals with a digit more"
+        fail(name, row, problem)
     if not numbers.finite:
         row, k = np.argwhere(np.isinf(numbers.values.T))[0].tolist()
         fail(names[k], row, "the value is not finite; expected a decimal number")

@@ -26,7 +26,7 @@ from distsms.base import text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition
-from distsms.base.wording import option, printable
+from distsms.base.wording import DECIMAL, option, printable
 from distsms.ingest.formats import sequence_kernels as kernel
 from distsms.ingest.formats.base import TO_UTF8, TextReader, place_in, whole_lines
 from distsms.ingest.options import ReadOptions
@@ -40,7 +40,7 @@ FIRST_BYTES = 2**16
 """Bytes of text that are read at a time where only the first sequence is of interest."""
 LONGEST_RECORD = 2 * LONGEST + 2**22
 """The bytes of a record, with its header and the ends of its lines, that are read at most, besides a block."""
-_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(DECIMAL.pattern.encode())
 PROBLEMS = {
     kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
     kernel.TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",

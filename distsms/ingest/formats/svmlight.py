@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.text_files import ByteRange, TextPosition
-from distsms.base.wording import Message, marked, option
+from distsms.base.wording import DECIMAL, Message, marked, option
 from distsms.ingest.formats.base import TextReader, place_in, whole_lines
 from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, WIDE, Scan, scan
 from distsms.matrix.local import index_dtype
@@ -119,7 +119,7 @@ def _without_zeros(rows: RowBlock) -> RowBlock:
 
 # What the kernel leaves to Python: numbers that it cannot read exactly, and error messages
 _FIELD = re.compile(rb"[^ \t\r\n#]*")
-_DECIMAL = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DECIMAL = re.compile(DECIMAL.pattern.encode())
 _NOT_FINITE = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 

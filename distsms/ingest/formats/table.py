@@ -300,9 +300,9 @@ class TableReader(Reader):
         model_labels = [*labels.original_labels(self.label_map, "+1"), *labels.original_labels(self.label_map, "-1")]
         if any(isinstance(label, str | bool) for label in model_labels):
             values = np.array(columns.as_codes(different).to_pylist(), dtype=str)
-        elif columns.is_text(column) and (wrong := columns.is_not_number(column)).any():
-            label_texts = [labels.format_labels(labels.original_labels(self.label_map, sign)) for sign in ("+1", "-1")]
-            expected = f"expected a label of the training data: {label_texts[0]} (positive) or {label_texts[1]}"
+        elif (wrong := columns.is_not_number(column)).any():
+            positive, negative = labels.class_names(self.label_map).values()
+            expected = f"expected a label of the training data: {positive} (positive) or {negative}"
             self._fail(batch, name, int(wrong.argmax()), expected)
         else:
             values = columns.as_float(different)

@@ -97,6 +97,24 @@ def test_types_of_parquet(tmp_path, monkeypatch):
 
 
 @pytest.mark.serial
+def test_a_column_of_dates_without_any_date(tmp_path):
+    """Its values are missing numbers, in training and where that had numbers; other columns keep their values."""
+    of_type = {"none": pa.array([None] * 4, pa.timestamp("us")), "numbers": pa.array([1.5, None, 2.5, 2.0])}
+    for name, column in of_type.items():
+        table = pa.table({"t": column, "n": [1, 2, 3, 5], "y": [0, 1, 0, 1]})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+        manifest = convert([tmp_path / f"{name}.parquet"], tmp_path / name, ALONE, label="y")
+        assert manifest.table.feature_names == ["t", "t is missing", "n"]
+    np.testing.assert_array_equal(content(tmp_path / "none")[0], [[0, 1, 1], [0, 1, 2], [0, 1, 3], [0, 1, 5]])
+    convert([tmp_path / "none.parquet"], tmp_path / "new", ALONE, label="y", like=tmp_path / "numbers")
+    np.testing.assert_array_equal(content(tmp_path / "new")[0], [[2, 1, 1], [2, 1, 2], [2, 1, 3], [2, 1, 5]])
+    table = table.set_column(2, "y", pa.array([0, 1, 2, 3], pa.timestamp("us")))
+    pq.write_table(table, tmp_path / "dates.parquet")
+    with pytest.raises(InputError, match=r"expected a label of the training data: 1 .positive. or 0"):
+        convert([tmp_path / "dates.parquet"], tmp_path / "other", ALONE, label="y", like=tmp_path / "numbers")
+
+
+@pytest.mark.serial
 def test_many_columns_of_parquet_are_read_in_few_rows_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(arrow, "BATCH_CELLS", 14)
     pq.write_table(pa.table(dict.fromkeys("abcde", range(5))), tmp_path / "a.parquet")
