@@ -7,7 +7,7 @@ from collections import Counter
 
 from distsms.base.errors import EXIT_VACUOUS
 from distsms.base.formatting import format_table
-from distsms.cli.features import FoldsNarrator
+from distsms.cli.features_text import FoldsNarrator
 from distsms.cli.options import rows_held
 from distsms.models.decision_text import describe
 from distsms.shards.dataset import DataBlock
