@@ -421,10 +421,8 @@ class Trainings:
         for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
             if lambdas_of_fold and not outcome.stopped:
                 models = self._models(fold)
-                try:
+                with models.vectors:
                     outcome = joined([outcome, models.run(keep, [lambdas_of_fold], start)])
-                finally:
-                    models.vectors.close()
                 del models  # before the features of the next fold are made
         return outcome
 

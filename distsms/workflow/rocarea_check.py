@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -259,7 +259,7 @@ class Checker:
         features = self._block.features if measure == ROCAREA else self._with_bias()
         _, (loss,) = make_losses(self._block, measure, "auto", self._comm, [training])
         p, weights = features.shape[1], self._block.weights
-        with closing(make_vectors(choose_step("auto", p, self._comm.size)[0], p, self._comm)) as vectors:
+        with make_vectors(choose_step("auto", p, self._comm.size)[0], p, self._comm) as vectors:
             result = minimize(Objective(features, [loss], self._comm, self._late, None, vectors, weights), settings)
         if result.status in (Status.STOPPED, Status.NONFINITE):
             raise _OutOfTime
