@@ -39,7 +39,7 @@ from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds, path_result
 from distsms.workflow.candidates import COLUMNS, distinct
 from distsms.workflow.choice import Mean, Point
-from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
+from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record_of
 from distsms.workflow.path import PathRows, Problem, load_rows, run, shares_folds
 from distsms.workflow.path_result import (
     BETA,
@@ -250,7 +250,7 @@ class _PathRun:
         problem, settings = self._problem, self._problem.settings
         identity: dict[str, Any] = {"data": {"path": self._request.data, "fingerprint": self._manifest.fingerprint}}
         if self._options is not None:
-            identity["features"] = record(self._options)
+            identity["features"] = record_of(self._options)
         if settings.l1:
             identity["l1"] = settings.l1
         identity |= {name: getattr(problem, name) for name in ("measure", "folds", "folds_by", "seed")}
