@@ -89,7 +89,6 @@ files instead of a data set:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms baseline`."""
     others = {
         **GRID_KEYWORDS,
         "--measure": {"type": ranking_measure, "default": "rocarea"},

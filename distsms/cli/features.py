@@ -63,7 +63,6 @@ data DATA  A data set that distsms shard has made, but not of sequences.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms features`."""
     others = {"--bins": {"type": count}, "--seed": {"type": whole}, "--keep": {"action": "store_true", "default": None}}
     add_options(parser, OPTIONS, COMMON | others)
     parser.set_defaults(check=_check)

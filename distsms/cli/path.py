@@ -158,7 +158,6 @@ method:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms path`."""
     others = {
         **GRID_KEYWORDS,
         "data": {},

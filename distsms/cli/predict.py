@@ -60,7 +60,6 @@ data DATA|FILE  A data set made by `distsms shard`, or a file of a format that i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms predict`."""
     others = {**COMMON, "--output": {"default": "-"}, "--reasons": {"type": count, "default": 0}}
     add_options(parser, OPTIONS, others)
 

@@ -122,7 +122,6 @@ or --no-report  Write no report, which takes about a second.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms train`."""
     others = {
         **options.COMMON,
         "--measure": {"type": measure, "default": "rocarea"},

@@ -327,12 +327,12 @@ def fit_distributed(
         keep(Fit(specs[0].method, point.lam, fold, seconds, rocarea, prbep, describe_end(result)), scores)
         started = now  # the fits of all folds share their seconds, which add up to those of the method
 
-    while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run
-        lambdas = [sorted((lam for lam, f in missing if f == fold), reverse=True) for fold in models.numbers]
-        outcome = models.run(keep_point, lambdas, start)
-        stopped = outcome.stopped
-        missing -= {(point.lam, point.fold) for point in outcome.points}
-    models.close()
+    with models.vectors:
+        while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run
+            lambdas = [sorted((lam for lam, f in missing if f == fold), reverse=True) for fold in models.numbers]
+            outcome = models.run(keep_point, lambdas, start)
+            stopped = outcome.stopped
+            missing -= {(point.lam, point.fold) for point in outcome.points}
     return stopped
 
 

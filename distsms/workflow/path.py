@@ -200,18 +200,18 @@ def run(
     with rows.fail_together():  # the rows of one fold may be refused
         models = Trainings(rows, problem, stop_wanted, kept)
     outcome, earlier = PathOutcome([]), comm.bcast(list(earlier))
-    while not outcome.stopped:
-        lambdas, left_out = comm.of_root(decide_next)
-        outcome = outcome._replace(left_out=left_out)
-        if not lambdas:
-            break
-        # Of these, each fold solves those for which it has no point.
-        done = {(point.lam, point.fold) for point in [*earlier, *outcome.points]}
-        missing = [[lam for lam in lambdas if (lam, fold) not in done] for fold in models.numbers]
-        with rows.fail_together():
-            trained = models.run(keep, missing, start)
-        outcome = joined([outcome, *(comm.allgather(trained) if rows.share_folds else [trained])])
-    models.close()
+    with models.vectors:
+        while not outcome.stopped:
+            lambdas, left_out = comm.of_root(decide_next)
+            outcome = outcome._replace(left_out=left_out)
+            if not lambdas:
+                break
+            # Of these, each fold solves those for which it has no point.
+            done = {(point.lam, point.fold) for point in [*earlier, *outcome.points]}
+            missing = [[lam for lam in lambdas if (lam, fold) not in done] for fold in models.numbers]
+            with rows.fail_together():
+                trained = models.run(keep, missing, start)
+            outcome = joined([outcome, *(comm.allgather(trained) if rows.share_folds else [trained])])
     return outcome
 
 
@@ -412,6 +412,8 @@ class Trainings:
         self.numbers = rows.folds_of_rank(problem)
         self._models = lambda fold: CrossValidation(rows.of_fold(fold), problem, stop_wanted, kept, [fold])
         self._of_all = CrossValidation(rows, problem, stop_wanted, kept) if isinstance(rows.block, DataBlock) else None
+        # A `with` of them frees in the end what the ranks share.
+        self.vectors: AbstractContextManager[Any] = nullcontext() if self._of_all is None else self._of_all.vectors
 
     def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start) -> PathOutcome:
         """Do what `CrossValidation.run` does. **Collective.**"""
@@ -425,11 +427,6 @@ class Trainings:
                     outcome = joined([outcome, models.run(keep, [lambdas_of_fold], start)])
                 del models  # before the features of the next fold are made
         return outcome
-
-    def close(self) -> None:
-        """Free what the ranks share."""
-        if self._of_all is not None:
-            self._of_all.vectors.close()
 
 
 def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings) -> bool:
