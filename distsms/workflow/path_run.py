@@ -54,11 +54,8 @@ from distsms.workflow.path_result import (
 )
 from distsms.workflow.provenance import describe_data_set, model_info, provenance
 from distsms.workflow.requests import LAMBDAS, PathRequest
-from distsms.workflow.rocarea_check import FoldComparison, compare_on_folds
+from distsms.workflow.rocarea_check import LEAST_SECONDS, SHARE, FoldComparison, compare_on_folds
 from distsms.workflow.verdict import describe_constant
-
-LEAST_CHECK = 2.0
-"""The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
 
 
 class PathObserver(FoldsObserver):
@@ -355,7 +352,7 @@ class _PathRun:
         of_use = measure not in GROUPED and not measure == self._select == "rocarea" and self._features is None
         if not (request.check and of_use and request.folds) or result.stopped:
             return None
-        stop_wanted = self._until(time.monotonic() + max(LEAST_CHECK, result.seconds / 10))
+        stop_wanted = self._until(time.monotonic() + max(LEAST_SECONDS, SHARE * result.seconds))
         return compare_on_folds(self._rows, self._problem, result.points, stop_wanted, request.rule)
 
     def _decide(self, lam: float) -> dict[str, Any] | None:

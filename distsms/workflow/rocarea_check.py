@@ -2,7 +2,7 @@
 
 A ROCArea model is trained on a sample of the rows, whose folds choose its lambda. Without test rows a third of the
 sample is held out, and a second model for the run's measure is trained on the rest; if this takes too long, the run's
-own is compared. A check may take a tenth of the run's seconds, but always `LEAST_SECONDS`.
+own is compared.
 """
 
 from __future__ import annotations
@@ -161,6 +161,7 @@ def _compared(contest: Contest, name: str) -> str:
 
 
 SHARE, LEAST_SECONDS = 0.1, 2.0
+"""A check may take this share of the run's seconds, or this many if that is more."""
 LEAST_ROWS, MOST_ROWS = 2000, 10**6
 """The smallest and the largest expected number of rows of a sample. The smallest holds even if time is short."""
 LEAST_BYTES = 2**26
