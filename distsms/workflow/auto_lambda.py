@@ -52,7 +52,7 @@ held-out rows hardly changes after so many.
 
 def cross_validate(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> PathOutcome:
     """Cross-validate the lambdas of `GRID`, and more beyond; no points if some folds lack one. **Collective.**"""
-    starts, by = Starts(), choice.chooser(problem.measure, problem.select)
+    starts, by = Starts(), problem.select or Measure.parse(problem.measure).chooser
     settings, at_once = loosened(problem.settings), 1
     if isinstance(rows.block, DataBlock):
         at_once = max(1, int(settings.vector_bytes // settings.vectors_held(rows.block.features.shape[1])))

@@ -157,7 +157,7 @@ class _PathRun:
         self._request, self._comm, self._observer = request, comm, observer
         self._stopped_by_user, self._start_from = stop_wanted, start_from
         self._store, self._measure = PathStore(request.output), Measure.parse(request.measure)
-        self._select = choosing.chooser(request.measure, request.select)
+        self._select = request.select or self._measure.chooser
 
     def __call__(self) -> PathResult:
         with ExitStack() as closing:

@@ -130,7 +130,7 @@ class FoldsRequest(FitRequest):
     data: Path
     _: KW_ONLY
     measure: str = "rocarea"  # what to optimize
-    select: str | None = None  # the measure of held-out rows that chooses; None: as `choice.chooser` says
+    select: str | None = None  # the measure of held-out rows that chooses; None: as `Measure.chooser` says
     lambdas: Sequence[float] | None = None  # None: `LAMBDAS`, or those of a path that is named
     folds: int = FOLDS  # the number of folds, what they keep together (None: groups, if there are some), their seed
     folds_by: str | None = None
