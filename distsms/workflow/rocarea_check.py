@@ -202,7 +202,8 @@ class Checker:
         with comm.fail_together():
             features = features.take(drawn)
         self._n, self._rows = n, numbers[drawn]
-        self._block = replace(block, features=features, labels=block.labels[drawn], weights=some(block.weights, drawn))
+        labels, weights = block.labels[drawn], some(block.weights, drawn)
+        self._block = replace(block, features=features, labels=labels, weights=weights, groups=None)
         self._held_out = row_keys(self._rows, _DIVIDE) % np.uint64(HELD_OUT) == 0
 
     def run(self, hold_out: bool) -> QuickCheck:
