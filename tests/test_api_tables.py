@@ -70,6 +70,9 @@ def test_wrong_calls_in_python_say_what_is_right():
     for name, meant in ("date", "dates"), ("hash", "hashed"), ("categorial", "categorical"):
         with pytest.raises(InputError, match=f"no option '{name}'; did you mean {meant}"):
             distsms.train(frame, label="isFraud", **{name: ["city"]})
+    for for_readers in ({"labelled": False}, {"table": 3}, {"n_shares": 2}):  # the program alone tells them
+        with pytest.raises(InputError, match="there is no option"):
+            distsms.train(frame, label="isFraud", **for_readers)
     with pytest.raises(InputError, match="no option 'time_limt' for these rows; did you mean time_limit"):
         distsms.train(([[1.0], [0.0]], [1, -1]), time_limt=1)
     for paths in (["a.csv"], ["a.csv", "b.csv"], ["a.csv", "b.csv", "c.csv"]):

@@ -101,7 +101,6 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors fit the terminal."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the message, and end the program."""
         if processes.rank_of(os.getpid()) not in ("0", "?"):
             time.sleep(FIRST_SECONDS)
         without_value = re.fullmatch("argument (--[a-z-]+): expected one argument", message)
@@ -116,7 +115,6 @@ class _Version(argparse.Action):
     """Prints the version. It is made when it is asked for, since asking a clone for its commit takes a process."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Print the version, and end the program."""
         print(f"distsms {full_version()}")
         parser.exit()
 

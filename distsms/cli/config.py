@@ -102,8 +102,9 @@ def _converted(parser: argparse.ArgumentParser, action: argparse.Action, value: 
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise ValueError("takes true or false")
-        on = value if isinstance(action, argparse.BooleanOptionalAction) else action.const
-        return on if value or isinstance(action, argparse.BooleanOptionalAction) else action.default
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return value
+        return action.const if value else action.default
     if value is True and action.nargs == "?":
         return action.const
     values = [_text(one) for one in value] if isinstance(value, list) else [_text(value)]

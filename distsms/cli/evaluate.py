@@ -93,7 +93,6 @@ KEYWORDS: dict[str, dict[str, Any]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms evaluate`."""
     of_command = {"paths": {"nargs": "+"}, "--threshold": {"type": types.finite}, "--k": {"type": count}}
     judging = JUDGING.format(shown="", more=WITHIN_GROUPS)
     text = f"{OPTIONS}{judging}{READING}--json  Print one JSON object.\n{types.THREADS}"

@@ -44,7 +44,6 @@ OPTIONS = f"""\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms export`."""
     others = {"--to": {"choices": FORMATS, "required": True}, "--output": {"default": "-"}}
     add_options(parser, OPTIONS, others)
     parser.set_defaults(mpi=False)

@@ -6,15 +6,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
-from distsms.base.formatting import format_rows
-from distsms.cli.terminal import Speaker
 from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options, count, from_arguments, take_folder, whole
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
-    from distsms.workflow.features import Features, FeaturesObserver
-else:  # the workflow loads NumPy, which nothing may load before a command runs
-    FeaturesObserver = object
 
 USAGE = "DATA OUTDIR [options]"
 EPILOG = """\
@@ -68,7 +63,6 @@ data DATA  A data set that distsms shard has made, but not of sequences.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms features`."""
     others = {"--bins": {"type": count}, "--seed": {"type": whole}, "--keep": {"action": "store_true", "default": None}}
     add_options(parser, OPTIONS, COMMON | others)
     parser.set_defaults(check=_check)
@@ -93,6 +87,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Make the features, and print what they are. **Collective.**"""
+    from distsms.cli.features_text import FeaturesNarrator
     from distsms.workflow.features import make_features
     from distsms.workflow.requests import FeaturesRequest
 
@@ -100,61 +95,3 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     narrator = FeaturesNarrator(args, comm)
     narrator.conclude(make_features(request, comm, narrator))
     return EXIT_OK
-
-
-class FoldsNarrator:
-    """Prints what a path and a baseline report alike."""
-
-    def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
-        from distsms.cli.progress import Progress
-
-        self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say, self._progress = Speaker(self._speaks), Progress.on_root(self._speaks)
-
-    def chose_solver(self, solver: str, why: str) -> None:
-        if why:
-            self._say(f"solver    {solver}: {why}")
-
-    def progress(self, task: str, unit: str, done: float, of: float) -> None:
-        self._progress.of_task(task, unit, done, of)
-
-    def noted(self, kind: str, text: str) -> None:
-        """Print nothing: the line on the features of a fold is enough."""
-
-    def made_features(self, text: str) -> None:
-        self._progress.close()
-        self._say(text)
-
-    def close(self) -> None:
-        """End what is shown of the progress, and print the warnings."""
-        self._progress.close()
-        self._say.close()
-
-
-class FeaturesNarrator(FoldsNarrator, FeaturesObserver):
-    """Prints what is told of making features, and what they are. It has all methods of `FeaturesObserver`."""
-
-    def noted(self, kind: str, text: str) -> None:
-        self._progress.close()
-        self._say(f"  {kind:<9} {text}")
-
-    def conclude(self, result: Features) -> None:
-        """Print what was made, and what it took."""
-        from distsms.cli.progress import describe_files, usage_line, usage_table
-
-        self._progress.close()
-        if not self._speaks:
-            return
-        say, manifest = self._say, result.manifest
-        say(f"{manifest.directory}: {format_rows(manifest.n)}, {manifest.p} columns, {manifest.describe_entries()}")
-        say(f"  features  {result.feature_map.describe()}")
-        for line in result.feature_map.listing():
-            say(f"  {line}")
-        if result.labels_note:
-            say(f"  note      {result.labels_note}")
-        say(f"  files     {describe_files(manifest)}")
-        say(f"  from      {self._args.data} in {result.seconds:.2f} s on {self._comm.size} rank(s)")
-        say(usage_line(result.usage))
-        if self._args.usage:
-            say(usage_table(result.usage))
-        say.close()

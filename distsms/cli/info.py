@@ -44,7 +44,6 @@ paths DATA|MODEL  A data set, a model, or several models; without any, the versi
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms info`."""
     add_options(parser, OPTIONS, {"paths": {"nargs": "*"}})
     parser.set_defaults(mpi=False)
 

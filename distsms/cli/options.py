@@ -107,7 +107,7 @@ def request_of(kind: type[R], args: argparse.Namespace, **others: Any) -> R:
     return kind.of_options({name: value for name, value in vars(args).items() if name in kind.option_names()}, **others)
 
 
-def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:
+def rows_held(block: DataBlock, comm: Communicator, allowed: float | None, whole: bool) -> list[str]:
     """Return lines on rows that ranks hold (if `whole`), and read on each pass; `allowed` is --memory. Collective."""
 
     def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:

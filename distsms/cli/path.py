@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ USUAL = "1:1e-5"
 
 def lambdas(text: str) -> list[float]:
     """Parse a positive number, or FROM:TO[:COUNT] with COUNT numbers, or one for each power of ten."""
-    import math
-
     try:
         ends = [positive(end) for end in text.split(":")[:2]]
     except argparse.ArgumentTypeError as error:
@@ -159,7 +158,6 @@ method:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms path`."""
     others = {
         **GRID_KEYWORDS,
         "data": {},

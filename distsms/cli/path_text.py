@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 
 from distsms.base.errors import EXIT_VACUOUS
 from distsms.base.formatting import format_table
-from distsms.cli.features import FoldsNarrator
+from distsms.cli.features_text import FoldsNarrator
 from distsms.cli.options import rows_held
+from distsms.cli.terminal import print_warning
 from distsms.models.decision_text import describe
 from distsms.shards.dataset import DataBlock
 from distsms.training.plan import Plan
@@ -127,4 +127,4 @@ class PathNarrator(FoldsNarrator, PathObserver):
     def _warn_quietly(self, warning: str) -> None:
         """Print a warning on the model with --quiet, too."""
         if self._args.quiet and self._comm.is_root:
-            print(f"distsms path: warning: {warning}", file=sys.stderr)
+            print_warning(warning, self._args.program)

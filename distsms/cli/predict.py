@@ -60,7 +60,6 @@ data DATA|FILE  A data set made by `distsms shard`, or a file of a format that i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms predict`."""
     others = {**COMMON, "--output": {"default": "-"}, "--reasons": {"type": count, "default": 0}}
     add_options(parser, OPTIONS, others)
 
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score the rows part by part, and write the scores of each part at once. **Collective.**"""
     from distsms.base.formatting import format_rows
     from distsms.cli.progress import Progress
-    from distsms.cli.terminal import fold, is_watched, print_warning
+    from distsms.cli.terminal import is_watched, print_warning
     from distsms.models.inputs import InputOptions
     from distsms.workflow.predict import predict
     from distsms.workflow.requests import PredictRequest
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     for note in predicted.notes if comm.is_root else ():
         print_warning(note)
     for warning in predicted.warnings if comm.is_root else ():
-        print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
+        print_warning(warning, args.program)
     if speaks:
         seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output
         scored = f"{format_rows(predicted.n, ',')} scored in {seconds:.2f} s"

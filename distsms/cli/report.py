@@ -43,7 +43,6 @@ OPTIONS = f"""\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms report`."""
     of_command: dict[str, Any] = {"--test": {"required": True}, "--output": {"default": "report.html"}}
     add_options(parser, OPTIONS, evaluate.KEYWORDS | of_command)
     add_old_names(parser, on="test", out="output")

@@ -91,7 +91,6 @@ OPTIONS = f"""\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms shard`."""
     add_options(parser, ROWS, {**types.COMMON, "input": {"nargs": "+"}, "--drop": LIST, "--keep": LIST})
     columns.add_column_options(parser)
     columns.add_sequence_options(parser)

@@ -67,9 +67,10 @@ def fold(text: str) -> str:
     return wrap(text, terminal_width()) if sys.stderr.isatty() or os.environ.get("COLUMNS") else text
 
 
-def print_warning(warning: str) -> None:
-    """Print a warning on files to standard error."""
-    print(fold(printable(without_credentials(f"warning: {warning}"))), file=sys.stderr, flush=True)
+def print_warning(warning: str, program: str = "") -> None:
+    """Print a warning on files to standard error; one on a model begins with the program, such as "distsms train"."""
+    text = f"{program}: warning: {warning}" if program else f"warning: {warning}"
+    print(fold(printable(without_credentials(text))), file=sys.stderr, flush=True)
 
 
 class Speaker:
@@ -79,7 +80,7 @@ class Speaker:
         self._speaks = speaks
         self._warnings: dict[str, str] = {}  # the colour of each warning
 
-    def __call__(self, text: str, end: str = "\n") -> None:
+    def __call__(self, text: str) -> None:
         lines = []
         for line in text.split("\n"):
             if label := WARNING.match(line):
@@ -87,7 +88,7 @@ class Speaker:
             else:
                 lines.append(line)
         if lines:
-            self._print(wrap(printable(without_credentials("\n".join(lines)), "\n"), terminal_width()) + end)
+            self._print(wrap(printable(without_credentials("\n".join(lines)), "\n"), terminal_width()) + "\n")
 
     def warn(self, text: str, colour: str = "yellow") -> None:
         """Keep a warning for the end."""

@@ -122,7 +122,6 @@ or --no-report  Write no report, which takes about a second.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms train`."""
     others = {
         **options.COMMON,
         "--measure": {"type": measure, "default": "rocarea"},
@@ -158,15 +157,15 @@ def has_files(args: argparse.Namespace, comm: Communicator, names: Sequence[str]
     for_files = [name for name in names if getattr(args, name, None) != usual.get_default(name)]
     others = ("shards", "report", "no_report", "overwrite", "search")
     for_files += [name for name in others if getattr(args, name, None) not in (None, False)]
-    for name in for_files:
-        why = f"{path}: is no data set, and no folder of CSV or Parquet files"
-        if not os.path.exists(path):
-            why = f"{path}: there is no such file or data set"
-        elif os.path.exists(os.path.join(path, MANIFEST)):
-            leave_out = "Leave the option out; it is one of `distsms shard`, which makes data sets"
-            why = f"--{name.replace('_', '-')} is for files, such as CSV, and {path} is a data set. {leave_out}"
-        raise InputError(why, everywhere=True)
-    return False
+    if not for_files:
+        return False
+    why = f"{path}: is no data set, and no folder of CSV or Parquet files"
+    if not os.path.exists(path):
+        why = f"{path}: there is no such file or data set"
+    elif os.path.exists(os.path.join(path, MANIFEST)):
+        leave_out = "Leave the option out; it is one of `distsms shard`, which makes data sets"
+        why = f"--{for_files[0].replace('_', '-')} is for files, such as CSV, and {path} is a data set. {leave_out}"
+    raise InputError(why, everywhere=True)
 
 
 def reading_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from distsms.base.measures import display_name
 from distsms.base.typing import Floats
 from distsms.cli import progress, shard_text
 from distsms.cli.options import rows_held
-from distsms.cli.terminal import Speaker, fold, is_watched
+from distsms.cli.terminal import Speaker, fold, is_watched, print_warning
 from distsms.losses.base import WIDE
 from distsms.models.decision_text import describe
 from distsms.optim.settings import usual_pairs
@@ -196,7 +196,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
             if status.exit_code:
                 print(fold(f"distsms train: {status.sentence}; gap {run.result.gap:.3g}"), file=sys.stderr)
             for warning in trained.warnings:
-                print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
+                print_warning(warning, args.program)
         self._closing.close()
         report = self._comm.bcast(self._report)
         if report is not None and self._sets is not None and run.exit_code != EXIT_REQUEUE:

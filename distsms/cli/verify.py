@@ -39,7 +39,6 @@ data DATA|FILE  The rows that it was trained on, in the same order: a data set, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms verify`."""
     add_options(parser, OPTIONS, KEYWORDS)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from distsms.base.communicator import Communicator, Replica
+from distsms.base.errors import DistsmsError
 from distsms.base.typing import Floats
 from distsms.parallel.communicator import self_communicator
 
@@ -131,6 +132,14 @@ class Vectors:
             self._close_copies()
             self._replica = k, self.comm.replica(k, self.p, self._shared)
         return self._replica[1]
+
+    def __enter__(self) -> Vectors:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        """Close, but not if this rank fails alone: it would wait for the others here, and they for it elsewhere."""
+        if error is None or (isinstance(error, DistsmsError) and error.everywhere):
+            self.close()
 
     def close(self) -> None:
         """Free the memory that the ranks of a node share. **Collective.**"""

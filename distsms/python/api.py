@@ -217,10 +217,10 @@ def train(
     with speaking_python(), calls.blas_like_kernels():
         observer = calls.watching(Progress(ranks), "evaluated", watch)
         trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))
-    odd, reports = "", trained.sets and trained.sets.training.columns
+    odd, reports = list[str](), trained.sets and trained.sets.training.columns
     if reports:
         trained.model.info["columns"], odd = calls.describe_columns(reports)
-    calls.warn(ranks, [*observer.warnings, *trained.warnings], [odd] if odd else [])
+    calls.warn(ranks, [*observer.warnings, *trained.warnings], odd)
     return trained.model
 
 

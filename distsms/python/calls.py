@@ -117,15 +117,15 @@ def _span(name: str, span: Any) -> tuple[int, int]:
 
 def describe_columns(
     reports: Sequence[ColumnReport], where: str = "model.info['columns'] describes"
-) -> tuple[list[dict[str, Any]], str]:
-    """Return the list of columns as records, and a warning of those that were left out or look odd; "" if none is."""
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the list of columns as records, and the warning on those that were left out or look odd, if some are."""
     records = [asdict(report) | {"notes": [in_python(note) for note in report.notes]} for report in reports]
     odd = [record for record in records if record["notes"] or not record["features"]]
     if not odd:
-        return records, ""
+        return records, []
     # those that are lost first, and no more lines than a person reads
     shown = sorted(odd, key=lambda record: record["features"] > 0)[:SHOWN]
     lines = [f"{record['name'] or '(no name)'}: {'; '.join(record['notes']) or 'left out'}" for record in shown]
     lines += [f"and {len(odd) - SHOWN} more columns"] if len(odd) > SHOWN else []
     head = "some columns are left out, or may mean something else than numbers or categories"
-    return records, "\n  ".join([f"{head}; {where} all of them:", *lines])
+    return records, ["\n  ".join([f"{head}; {where} all of them:", *lines])]

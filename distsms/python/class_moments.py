@@ -162,7 +162,8 @@ class ClassMoments:
         if not SMALLEST_LAMBDA <= lam < math.inf:
             raise InputError(f"lambda is {lam}; it must be a finite number of at least {SMALLEST_LAMBDA:g}")
         if not np.all(self.moments.mass > 0):
-            raise InputError(f"there are rows of both classes wanted, and there are {self.moments.count.tolist()}")
+            n_pos, n_neg = self.moments.count.tolist()
+            raise InputError(f"rows of both classes are needed, and there are {n_pos} positive and {n_neg} negative")
         return solve(self.moments, lam)
 
     def model(self, lam: float) -> Model:

@@ -114,5 +114,5 @@ def shard(
         report.notes = [*map(in_python, report.notes)]
     result = replace(result, warnings=[*map(in_python, result.warnings)])
     _, odd = describe_columns(reports, "the result's `columns` describe")
-    warn(ranks, [*on_files, *result.warnings], [odd] if odd else [])
+    warn(ranks, [*on_files, *result.warnings], odd)
     return result

@@ -96,7 +96,7 @@ class LoadedRun(TrainingRows):
 
             check(task, self.loss)
         step, vectors = self.surviving(self.prepare)
-        with contextlib.closing(vectors):
+        with vectors:
             begun, certified = time.monotonic(), None
             start, seconds = self.surviving(self.first_point)
             objective = self.objective(self.options.stop_wanted, vectors)

@@ -52,7 +52,7 @@ held-out rows hardly changes after so many.
 
 def cross_validate(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> PathOutcome:
     """Cross-validate the lambdas of `GRID`, and more beyond; no points if some folds lack one. **Collective.**"""
-    starts, by = Starts(), choice.chooser(problem.measure, problem.select)
+    starts, by = Starts(), problem.select or Measure.parse(problem.measure).chooser
     settings, at_once = loosened(problem.settings), 1
     if isinstance(rows.block, DataBlock):
         at_once = max(1, int(settings.vector_bytes // settings.vectors_held(rows.block.features.shape[1])))
@@ -130,13 +130,13 @@ def load_sample(
     with_groups = whole_groups or manifest.group is not None
     if min(shares) >= 1:
         return dataset.load(manifest, comm, budget=budget, with_groups=with_groups)
-    first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+    parts = RowParts.of_rank(manifest, comm)
     if ends := ends_in_memory(manifest, comm.rank):
-        first, last = (end.row for end in ends)
+        parts = RowParts(manifest, ends[0].row, ends[1].row)
     pieces, groups = [no_rows(manifest, manifest.p_entries)], [np.empty(0, np.uint64)]
     codes = [[np.empty((0, each.n_codes), each.dtype)] for each in manifest.coded.maps]
     with comm.fail_together():
-        for part in RowParts(manifest, first, last):
+        for part in parts:
             of_rows = part.shard.read_groups(part.place) if with_groups else np.empty(0, np.uint64)
             numbers = part.first + np.arange(len(part.labels))
             taken = in_sample(of_rows if whole_groups else numbers, part.labels, shares)

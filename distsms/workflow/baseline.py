@@ -235,7 +235,7 @@ class _BaselineRun:
             folder=plan.store.path,
             problem=plan.identity,
             solver=plan.problem.settings.solver,
-            select=plan.select,
+            select=plan.problem.chooser,
             stopped=self._stopped,
             left_out=plan.left_out,
         )
@@ -249,7 +249,7 @@ def _evaluate(result: Baseline, plan: BaselinePlan, rows: FoldedRows | None) -> 
     assert rows is not None
     measure, select = plan.problem.measure, plan.request.select
     evaluator = method_results.Evaluator(plan.store, plan.counted_fits(), rows, plan.trials())
-    methods, head = evaluator.methods(plan.select), evaluator.head(measure, select)
+    methods, head = evaluator.methods(plan.problem.chooser), evaluator.head(measure, select)
     sentences = baseline_text.sentences(methods, measure, select) + baseline_text.head_sentences(head)
     sentences += baseline_text.describe_beyond([methods, *head.values()], sentences)
     sentences += [f"Settings are chosen by {display_name(select)} on the other folds."] if select else []

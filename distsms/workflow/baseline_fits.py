@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
 from distsms.base.measures import GROUPED, RANKING, Measure
-from distsms.base.schema import Fields, ResumableStore, is_number, is_number_or_null, read_objects
+from distsms.base.schema import Fields, ResumableStore, is_number, is_number_or_null, is_text, read_objects
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import option
@@ -174,7 +174,7 @@ class BaselineStore(ResumableStore):
 FIT: Fields = {
     "method": METHODS.__contains__,
     **dict.fromkeys(("setting", "fold", "seconds", *RANKING), is_number),
-    "note": lambda value: isinstance(value, str),
+    "note": is_text,
 }
 TRIAL: Fields = {
     "method": METHODS.__contains__,
@@ -327,12 +327,12 @@ def fit_distributed(
         keep(Fit(specs[0].method, point.lam, fold, seconds, rocarea, prbep, describe_end(result)), scores)
         started = now  # the fits of all folds share their seconds, which add up to those of the method
 
-    while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run
-        lambdas = [sorted((lam for lam, f in missing if f == fold), reverse=True) for fold in models.numbers]
-        outcome = models.run(keep_point, lambdas, start)
-        stopped = outcome.stopped
-        missing -= {(point.lam, point.fold) for point in outcome.points}
-    models.close()
+    with models.vectors:
+        while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run
+            lambdas = [sorted((lam for lam, f in missing if f == fold), reverse=True) for fold in models.numbers]
+            outcome = models.run(keep_point, lambdas, start)
+            stopped = outcome.stopped
+            missing -= {(point.lam, point.fold) for point in outcome.points}
     return stopped
 
 

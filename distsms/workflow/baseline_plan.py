@@ -72,11 +72,6 @@ class BaselinePlan:
     identity: Mapping[str, Any] = field(default_factory=dict)  # what baseline.json says of the problem
 
     @property
-    def select(self) -> str:
-        """The measure that chooses the settings."""
-        return self.problem.chooser
-
-    @property
     def halves(self) -> bool:
         """Whether quick trials say which lambdas are fitted."""
         return not self.request.thorough and len(self.problem.lambdas) > baseline_fits.FEW_LAMBDAS
@@ -99,7 +94,7 @@ class BaselinePlan:
 
     def missing(self, methods: Sequence[str], in_folds: Sequence[int] | None = None) -> list[FitSpec]:
         """Return the trials of these methods that are not made yet or, after them, the fits to the end."""
-        trials = self.store.trials(self.select)
+        trials = self.store.trials(self.problem.chooser)
         for specs_of, results in ((self._trials_of, trials), (self._fits_of, self.store.fits())):
             done = {each[:3] for each in results}
             specs = [spec for name in methods for spec in specs_of(name, trials) if spec[:3] not in done]
@@ -132,7 +127,7 @@ class BaselinePlan:
 
     def trials(self) -> list[Trial]:
         """Return the quick trials in the folder, if they say which lambdas are fitted."""
-        return self.store.trials(self.select) if self.halves else []
+        return self.store.trials(self.problem.chooser) if self.halves else []
 
     def counted_fits(self) -> list[Fit]:
         """Return the fits in the folder that this plan asks for, whatever an earlier one has tried beyond."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.base.measures import FAMILIES, GROUPED, display_name
+from distsms.base.measures import GROUPED, display_name
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
@@ -142,11 +142,6 @@ def interval_of(folds: Sequence[Mapping[str, Any]], measure: str) -> Interval | 
     if measure == "rocarea":
         return confidence.rocarea_interval(pooled, confidence.LEVEL)
     return confidence.prbep_interval(pooled, np.empty(0), confidence.LEVEL)
-
-
-def chooser(trained: str, select: str | None) -> str:
-    """Return the measure of held-out rows that chooses lambda: `select`, or what suits a training for `trained`."""
-    return select or (FAMILIES[trained].chooser if trained in FAMILIES else None) or trained
 
 
 def area_of(points: Sequence[Point]) -> str:

@@ -143,7 +143,6 @@ class Decisions:
             distribution=fit.distribution,
             at_once=at_once,
             folds_by="rows" if block.groups is None else "groups",
-            all_rows=False,
             bias=task.bias,
         )
 

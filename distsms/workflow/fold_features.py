@@ -65,10 +65,12 @@ class FoldFeatures:
         self._room = room(manifest, comm, math.inf if memory is None else memory, options.trees)
         about = {"data": manifest.fingerprint, "folds": problem.folds, "by": problem.folds_by, "seed": problem.seed}
         with comm.fail_together():
-            if comm.is_root and _read(folder / "features.json") != (about := about | record(options)):
-                self.remove()
-                folder.mkdir(parents=True)
-                _write(folder / "features.json", about)
+            if comm.is_root:
+                about |= record_of(options)
+                if _read(folder / "features.json") != about:
+                    self.remove()
+                    folder.mkdir(parents=True)
+                    _write(folder / "features.json", about)
 
     def manifest(self, fold: int) -> Manifest:
         """Return the data set of a fold, 0 being all rows, and make it if it is not there whole. **Collective.**"""
@@ -144,7 +146,7 @@ class FoldFeatures:
         return self._folder / f"{fold_name(fold)}.json"
 
 
-def record(options: FeatureOptions) -> dict[str, Any]:
+def record_of(options: FeatureOptions) -> dict[str, Any]:
     """Return the options, ready for JSON; of a file of attributes, what it holds counts, not its name. Local."""
     fields = {name: value for name, value in vars(options).items() if value is not None}
     if options.attributes is not None:

@@ -23,7 +23,7 @@ from distsms.base import schema
 from distsms.base.errors import InputError
 from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, FAMILIES, GROUPED, RANKING, HeadMeasure, Measure
-from distsms.base.schema import Fields, is_number
+from distsms.base.schema import Fields, is_number, is_text
 from distsms.base.scored import Scored
 from distsms.metrics import confidence
 from distsms.metrics.bootstrap import Draws
@@ -99,7 +99,7 @@ _JSON_NAMES = {"sure": "intervals", "less": "differences", "less_with_features":
 """Maps the names of fields in baseline.json to those of `MethodResult`."""
 
 METHOD_RESULT: Fields = {
-    "method": lambda value: isinstance(value, str),
+    "method": is_text,
     "chosen": lambda value: isinstance(value, list),
     "seconds": is_number,
     "sure": lambda value: isinstance(value, dict) and set(value) >= set(RANKING),
@@ -303,7 +303,7 @@ def unsettled(methods: Sequence[str], plan: BaselinePlan, rows: FoldedRows) -> l
     """Return the methods that the folds so far do not settle at `EARLY_LEVEL`, so strict (Haybittle and Peto) that the
     interval at the end may stay as narrow as without this look. On the root.
     """
-    fits, trials, by = plan.counted_fits(), plan.trials(), plan.select
+    fits, trials, by = plan.counted_fits(), plan.trials(), plan.problem.chooser
     left = list[str]()
     for name in methods:
         of_both = [fit for fit in fits if fit.method in (OURS, name)]

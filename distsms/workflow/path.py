@@ -27,7 +27,6 @@ from distsms.metrics import confidence
 from distsms.metrics.ranking import decision_threshold
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.metrics.summary import chooser_value, summary_measures
-from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status, largest_gain
@@ -41,7 +40,7 @@ from distsms.training.rows import make_losses
 from distsms.training.task import Distribution
 from distsms.workflow.choice import Point
 from distsms.workflow.folds import Folds, make_folds, read_fold_keys
-from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
+from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance, within_groups
 
 FoldRows = Callable[[int], "PathRows"]
 """Returns the rows for the models of a fold, whose `block` is this rank's. Collective."""
@@ -191,28 +190,28 @@ def run(
     fold's last model. Raises InputError on all ranks if a class has too few rows.
     """
     comm = rows.comm
+
+    def decide_next() -> tuple[list[float], dict[float, float]]:
+        """Return the next lambdas, and those to leave out, by the bounds proved so far. The root calls this."""
+        lambdas, left_out = next_lambdas(problem, [*earlier, *outcome.points])
+        further = None if lambdas else extend(outcome.points)
+        return lambdas if further is None else [further], left_out
+
     with rows.fail_together():  # the rows of one fold may be refused
         models = Trainings(rows, problem, stop_wanted, kept)
     outcome, earlier = PathOutcome([]), comm.bcast(list(earlier))
-    while not outcome.stopped:
-        # Which lambdas are next depends on the bounds that were proved at the lambdas before.
-        lambdas, left_out = list[float](), dict[float, float]()
-        with comm.fail_together():
-            if comm.is_root:
-                lambdas, left_out = next_lambdas(problem, [*earlier, *outcome.points])
-                if not lambdas and (further := extend(outcome.points)) is not None:
-                    lambdas = [further]
-        lambdas, left_out = comm.bcast((lambdas, left_out))
-        outcome = outcome._replace(left_out=left_out)
-        if not lambdas:
-            break
-        # Of these, each fold solves those for which it has no point.
-        done = {(point.lam, point.fold) for point in [*earlier, *outcome.points]}
-        missing = [[lam for lam in lambdas if (lam, fold) not in done] for fold in models.numbers]
-        with rows.fail_together():
-            trained = models.run(keep, missing, start)
-        outcome = joined([outcome, *(comm.allgather(trained) if rows.share_folds else [trained])])
-    models.close()
+    with models.vectors:
+        while not outcome.stopped:
+            lambdas, left_out = comm.of_root(decide_next)
+            outcome = outcome._replace(left_out=left_out)
+            if not lambdas:
+                break
+            # Of these, each fold solves those for which it has no point.
+            done = {(point.lam, point.fold) for point in [*earlier, *outcome.points]}
+            missing = [[lam for lam in lambdas if (lam, fold) not in done] for fold in models.numbers]
+            with rows.fail_together():
+                trained = models.run(keep, missing, start)
+            outcome = joined([outcome, *(comm.allgather(trained) if rows.share_folds else [trained])])
     return outcome
 
 
@@ -378,14 +377,12 @@ class CrossValidation(Objective):
             chance = ALL_TIED * scores_tie(scores, comm)
             return Assessment(threshold, {}, self._measures(held_out, threshold), chance, scores_of_all)
         measures = self._measures(training, threshold)
-        chance = why_chance(training, measures["rocarea"], self._within_groups(self._measure, training))
+        chance = why_chance(training, measures["rocarea"], within_groups(self._measure, training))
         if not fold:
             return Assessment(threshold, measures, None, chance, scores_of_all)
         ranked = (name for name in (problem.select, self._measure.name) if name in RANKING or name in GROUPED)
         name = next(ranked, RANKING[0])
-        spread = self._within_groups(Measure.parse(name), held_out)
-        if spread is None:
-            spread = confidence.measure_estimate(name, held_out)
+        spread = within_groups(Measure.parse(name), held_out) or confidence.measure_estimate(name, held_out)
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": name}
         return Assessment(threshold, measures, self._measures(held_out, threshold) | parts, chance, scores_of_all)
 
@@ -394,12 +391,6 @@ class CrossValidation(Objective):
         block = self._block
         weights = block.weights if block.weighted else None
         return Scored(scores, block.labels, self.comm, weights, block.groups).of(rows)
-
-    def _within_groups(self, measure: Measure, rows: Scored) -> confidence.MeanEstimate | None:
-        """Return the estimate of a measure within groups; None for other measures. Collective."""
-        if not measure.within_groups or rows.groups is None:
-            return None
-        return gauc_estimate(measure.within_groups, rows)
 
     def _measures(self, rows: Scored, threshold: float) -> dict[str, Any]:
         select, measures = self.problem.select, summary_measures(self._measure, rows, threshold)
@@ -421,6 +412,8 @@ class Trainings:
         self.numbers = rows.folds_of_rank(problem)
         self._models = lambda fold: CrossValidation(rows.of_fold(fold), problem, stop_wanted, kept, [fold])
         self._of_all = CrossValidation(rows, problem, stop_wanted, kept) if isinstance(rows.block, DataBlock) else None
+        # A `with` of them frees in the end what the ranks share.
+        self.vectors: AbstractContextManager[Any] = nullcontext() if self._of_all is None else self._of_all.vectors
 
     def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start) -> PathOutcome:
         """Do what `CrossValidation.run` does. **Collective.**"""
@@ -430,17 +423,10 @@ class Trainings:
         for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
             if lambdas_of_fold and not outcome.stopped:
                 models = self._models(fold)
-                try:
+                with models.vectors:
                     outcome = joined([outcome, models.run(keep, [lambdas_of_fold], start)])
-                finally:
-                    models.vectors.close()
                 del models  # before the features of the next fold are made
         return outcome
-
-    def close(self) -> None:
-        """Free what the ranks share."""
-        if self._of_all is not None:
-            self._of_all.vectors.close()
 
 
 def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings) -> bool:

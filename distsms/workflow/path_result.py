@@ -102,9 +102,6 @@ def finished(points: Sequence[Point], problem: Problem) -> list[Point]:
     return [each for each in measured if each.result["status"] != limit or each.result["evaluations"] >= most]
 
 
-ROCAREA = "rocarea"
-
-
 class Setting(NamedTuple):
     """A second setting, beside lambda, of which several values are compared."""
 
@@ -121,7 +118,7 @@ class Setting(NamedTuple):
         return value if self == BETA else f"{self.name} {value}"
 
 
-BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea", "betas", "betas", "measure")
+BETA = Setting("BETA", "trained for", "rocarea", "ROCArea", "betas", "betas", "measure")
 L1 = Setting("l1", "l1", "0", "l1 = 0", "l1", "l1_path", "l1")
 FEATURES = Setting("features", "features", "raw", "the original columns", "features", "features_path", "candidate")
 
@@ -141,7 +138,7 @@ def measures_of_betas(names: str) -> list[str]:
     """Return the measures to train for, from the largest BETA on. The first is ROCArea, whose BETA is 1."""
     betas = {Measure.parse(name).max_fpr: name for name in names.split(",")}
     falling = sorted((beta for beta in betas if beta and beta < 1), reverse=True)
-    return [ROCAREA, *(betas[beta] for beta in falling)]
+    return ["rocarea", *(betas[beta] for beta in falling)]
 
 
 class PathComparison(NamedTuple):

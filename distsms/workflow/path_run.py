@@ -39,7 +39,7 @@ from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds, path_result
 from distsms.workflow.candidates import COLUMNS, distinct
 from distsms.workflow.choice import Mean, Point
-from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
+from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record_of
 from distsms.workflow.path import PathRows, Problem, load_rows, run, shares_folds
 from distsms.workflow.path_result import (
     BETA,
@@ -54,11 +54,8 @@ from distsms.workflow.path_result import (
 )
 from distsms.workflow.provenance import describe_data_set, model_info, provenance
 from distsms.workflow.requests import LAMBDAS, PathRequest
-from distsms.workflow.rocarea_check import FoldComparison, compare_on_folds
+from distsms.workflow.rocarea_check import LEAST_SECONDS, SHARE, FoldComparison, compare_on_folds
 from distsms.workflow.verdict import describe_constant
-
-LEAST_CHECK = 2.0
-"""The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
 
 
 class PathObserver(FoldsObserver):
@@ -160,7 +157,7 @@ class _PathRun:
         self._request, self._comm, self._observer = request, comm, observer
         self._stopped_by_user, self._start_from = stop_wanted, start_from
         self._store, self._measure = PathStore(request.output), Measure.parse(request.measure)
-        self._select = choosing.chooser(request.measure, request.select)
+        self._select = request.select or self._measure.chooser
 
     def __call__(self) -> PathResult:
         with ExitStack() as closing:
@@ -250,7 +247,7 @@ class _PathRun:
         problem, settings = self._problem, self._problem.settings
         identity: dict[str, Any] = {"data": {"path": self._request.data, "fingerprint": self._manifest.fingerprint}}
         if self._options is not None:
-            identity["features"] = record(self._options)
+            identity["features"] = record_of(self._options)
         if settings.l1:
             identity["l1"] = settings.l1
         identity |= {name: getattr(problem, name) for name in ("measure", "folds", "folds_by", "seed")}
@@ -355,7 +352,7 @@ class _PathRun:
         of_use = measure not in GROUPED and not measure == self._select == "rocarea" and self._features is None
         if not (request.check and of_use and request.folds) or result.stopped:
             return None
-        stop_wanted = self._until(time.monotonic() + max(LEAST_CHECK, result.seconds / 10))
+        stop_wanted = self._until(time.monotonic() + max(LEAST_SECONDS, SHARE * result.seconds))
         return compare_on_folds(self._rows, self._problem, result.points, stop_wanted, request.rule)
 
     def _decide(self, lam: float) -> dict[str, Any] | None:

@@ -116,8 +116,10 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
     """Measure the model, and read what else the page shows; None on other ranks than the root. **Collective.**"""
     training: dict[str, Any] = {}
     with comm.fail_together():  # all checks that can be made before the rows are read
-        _check_output(request, comm.is_root)
+        used = [request.model, request.data, request.trace, request.feature_names, request.card]
+        inputs.check_distinct(request.output, *(each for each in used if isinstance(each, str | os.PathLike)))
         if comm.is_root:
+            check_page(request.output)
             training = _read_training(request)
     sums, asked = ColumnSums(), EvaluateRequest([request.model], request.data, request.measures, request.reading)
     evaluated = evaluate(asked, comm, sums)
@@ -146,14 +148,6 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
         warnings=evaluated.warnings,
         notes=evaluated.notes,
     )
-
-
-def _check_output(request: ReportRequest, is_root: bool) -> None:
-    """Raise InputError if the page cannot be written, or would replace something that is no page."""
-    used = [request.model, request.data, request.trace, request.feature_names, request.card]
-    inputs.check_distinct(request.output, *(each for each in used if isinstance(each, str | os.PathLike)))
-    if is_root:
-        check_page(request.output)
 
 
 def check_page(path: str | os.PathLike[str]) -> None:

@@ -130,7 +130,7 @@ class FoldsRequest(FitRequest):
     data: Path
     _: KW_ONLY
     measure: str = "rocarea"  # what to optimize
-    select: str | None = None  # the measure of held-out rows that chooses; None: as `choice.chooser` says
+    select: str | None = None  # the measure of held-out rows that chooses; None: as `Measure.chooser` says
     lambdas: Sequence[float] | None = None  # None: `LAMBDAS`, or those of a path that is named
     folds: int = FOLDS  # the number of folds, what they keep together (None: groups, if there are some), their seed
     folds_by: str | None = None
@@ -148,8 +148,11 @@ class DecisionRequest(Request):
     calibrate: str | None = None
 
 
-READING = {field.name for field in fields(ReadOptions) if field.compare}
-READING |= {"normalize", "n_shards", "dtype", "weight_file"}
+FOR_READERS = {"table", "label_map", "encoding", "labelled", "ignore_new", "n_shares"}
+"""The fields of `ReadOptions` by which the program tells readers what it knows; users do not give them."""
+OF_FILES = {field.name for field in fields(ReadOptions) if field.compare} - FOR_READERS
+"""The options of how files and tables are read."""
+READING = OF_FILES | {"normalize", "n_shards", "dtype", "weight_file"}
 """The options of how tables are read, and of the data sets that trainings make of them."""
 
 

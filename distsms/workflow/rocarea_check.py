@@ -2,7 +2,7 @@
 
 A ROCArea model is trained on a sample of the rows, whose folds choose its lambda. Without test rows a third of the
 sample is held out, and a second model for the run's measure is trained on the rest; if this takes too long, the run's
-own is compared. A check may take a tenth of the run's seconds, but always `LEAST_SECONDS`.
+own is compared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -161,6 +161,7 @@ def _compared(contest: Contest, name: str) -> str:
 
 
 SHARE, LEAST_SECONDS = 0.1, 2.0
+"""A check may take this share of the run's seconds, or this many if that is more."""
 LEAST_ROWS, MOST_ROWS = 2000, 10**6
 """The smallest and the largest expected number of rows of a sample. The smallest holds even if time is short."""
 LEAST_BYTES = 2**26
@@ -201,7 +202,8 @@ class Checker:
         with comm.fail_together():
             features = features.take(drawn)
         self._n, self._rows = n, numbers[drawn]
-        self._block = replace(block, features=features, labels=block.labels[drawn], weights=some(block.weights, drawn))
+        labels, weights = block.labels[drawn], some(block.weights, drawn)
+        self._block = replace(block, features=features, labels=labels, weights=weights, groups=None)
         self._held_out = row_keys(self._rows, _DIVIDE) % np.uint64(HELD_OUT) == 0
 
     def run(self, hold_out: bool) -> QuickCheck:
@@ -259,7 +261,7 @@ class Checker:
         features = self._block.features if measure == ROCAREA else self._with_bias()
         _, (loss,) = make_losses(self._block, measure, "auto", self._comm, [training])
         p, weights = features.shape[1], self._block.weights
-        with closing(make_vectors(choose_step("auto", p, self._comm.size)[0], p, self._comm)) as vectors:
+        with make_vectors(choose_step("auto", p, self._comm.size)[0], p, self._comm) as vectors:
             result = minimize(Objective(features, [loss], self._comm, self._late, None, vectors, weights), settings)
         if result.status in (Status.STOPPED, Status.NONFINITE):
             raise _OutOfTime

@@ -215,7 +215,7 @@ class Trials(FeaturesObserver):
 
     def __init__(self, request: TrainRequest, rows: SampleRows, end: Callable[[], bool]) -> None:
         self._request, self._rows, self._end = request, rows, end
-        self.by = choice.chooser(request.measure.name, None)
+        self.by = request.measure.chooser
 
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
         """Give up features that take too long."""

@@ -30,12 +30,9 @@ from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER
 from distsms.training.recorder import check_trace
-from distsms.workflow.requests import Arrays, TrainRequest
+from distsms.workflow.requests import OF_FILES, Arrays, TrainRequest
 
 RECORD = "made-from.json"  # the file, in the folder of `TrainRequest.shards`, that says what these were made from
-RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep", "decimal", "thousands", "separator"]
-RECORDED += ["missing", "not_missing", "zero_based", "no_header", "names", "missing_group"]
-"""The fields of `ReadOptions` that are recorded."""
 LISTS = ("drop", "keep", "missing", "not_missing", "names", "categorical", "numeric", "spectra")
 
 
@@ -258,7 +255,7 @@ def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:
     split, reading = request.split, dict(request.reading)
     writing = {name: reading.pop(name, None) for name in ("normalize", "weight_file", "n_shards", "dtype")}
     read = vars(ReadOptions(**reading))
-    options = {name: read[name] for name in RECORDED} | vars(read["columns"])
+    options = {name: read[name] for name in sorted(OF_FILES - {"columns", "sequences"})} | vars(read["columns"])
     options |= vars(read["sequences"] or SequenceOptions()) | writing
     options |= {"split": split.shares and tuple(split.shares), "split_by": split.by, "seed": split.seed}
     # Lists and tuples are the same, but for the shares, and so they were in earlier versions.

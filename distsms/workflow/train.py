@@ -29,7 +29,6 @@ from distsms.metrics.ranking import decision_threshold
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.summary import summary_measures
-from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
 from distsms.optim.result import Status
@@ -48,7 +47,7 @@ from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, Split, TrainRequest
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
-from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, leaking_columns, why_chance
+from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, leaking_columns, why_chance, within_groups
 
 if TYPE_CHECKING:  # what many trainings do not need is loaded where it is used, since each start would take longer
     from distsms.workflow.auto_lambda import LambdaChoice
@@ -370,11 +369,8 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         spread = mean_and_deviation(scored)
         threshold = decision_threshold(fit.calls_positive, scored)
         measures = summary_measures(task.measure, replace(scored, groups=None), threshold)
-        means = within = None
-        if task.measure.family.has_probabilities:
-            means = calibration.means_of_logistic(scored)
-        if task.measure.within_groups and scored.groups is not None:
-            within = gauc_estimate(task.measure.within_groups, scored)
+        means = calibration.means_of_logistic(scored) if task.measure.family.has_probabilities else None
+        if (within := within_groups(task.measure, scored)) is not None:
             measures[task.measure.name] = within.value
         in_files = manifest and describe_data_set(manifest, manifest.directory)
         data = in_files or describe_rows(block, task.fingerprint, comm)

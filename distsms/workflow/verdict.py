@@ -103,15 +103,20 @@ class AreaOnTest(NamedTuple):
         )
 
 
+def within_groups(measure: Measure, scored: Scored) -> MeanEstimate | None:
+    """Return the estimate of the GAUC of scores, for a measure within groups; None for others. **Collective.**"""
+    if not measure.within_groups or scored.groups is None:
+        return None
+    return gauc_estimate(measure.within_groups, scored)
+
+
 def area_on_test(scored: Scored, measure: Measure = ROCAREA) -> AreaOnTest:
     """Return the area of the scores of test rows with its interval; equal scores have none. **Collective.**"""
     n_pos, n_neg = map(int, masses(scored.classes, None, scored.comm))
-    if measure.within_groups and scored.groups is not None:
-        estimate = gauc_estimate(measure.within_groups, scored)
-        area = gauc_interval(estimate, LEVEL)
-    else:
-        estimate, measure = measure_estimate("rocarea", scored), ROCAREA
-        area = rocarea_interval(estimate, LEVEL)
+    estimate = within_groups(measure, scored)
+    if estimate is None:
+        measure, estimate = ROCAREA, measure_estimate("rocarea", scored)
+    area = gauc_interval(estimate, LEVEL) if measure.within_groups else rocarea_interval(estimate, LEVEL)
     if scores_tie(scored.scores, scored.comm):
         area = replace(area, low=math.nan, high=math.nan, why=ALL_TIED)
     return AreaOnTest(area, n_pos, n_neg, min(estimate.counts), measure)
@@ -332,15 +337,13 @@ def describe_distance(measure: Measure, slope: float | None, weights: tuple[floa
     )
 
 
-def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: bool) -> str:
+def describe_unseen(why: str, training: Mapping[str, float], automatic: bool) -> str:
     """Return sentences on a model that ranks no better than chance on rows that it has not seen. Local."""
-    noise = ""
-    if training is not None:
-        name = next((name for name in training if name in GROUPED), "rocarea")
-        area = f"{display_name(name)} is {training[name]:.3f}"
-        noise = f" What it has learned is the noise of its training rows, where its {area}."
+    name = next((name for name in training if name in GROUPED), "rocarea")
+    area = f"{display_name(name)} is {training[name]:.3f}"
+    noise = f"What it has learned is the noise of its training rows, where its {area}."
     auto = f"{option('lam', 'auto')} may find a better lambda; other columns or more rows may help."
-    said = f"This model ranks no better than chance on rows that it has not seen: {why}.{noise}"
+    said = f"This model ranks no better than chance on rows that it has not seen: {why}. {noise}"
     return Message(f"{said} {OTHER_COLUMNS if automatic else auto}")
 
 

@@ -221,6 +221,17 @@ def test_warnings_stand_at_the_end_once(capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_names_of_columns_do_nothing_to_the_terminal_also_with_quiet(tmp_path, capsys):
+    """They come from files of others, and warnings on a model name them."""
+    positive = np.random.default_rng(0).random(400) < 0.3
+    rows = [f"{y:d},{5 * y + k % 5},{7 * k % 11}" for k, y in enumerate(positive)]
+    (tmp_path / "t.csv").write_text("\n".join(["y,re\x1b[31mfund,x", *rows]) + "\n")
+    words = ["--label", "y", "--plain", "--lambda", "0.01", "--solver", "lbfgs", "--no-report", "--quiet"]
+    assert main.main(["train", str(tmp_path / "t.csv"), *words, "--output", str(tmp_path / "m.h5")]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("distsms train: warning: Column re\\x1b[31mfund alone ranks") and "\x1b" not in said
+
+
 def test_colours_are_for_terminals_alone(monkeypatch):
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)

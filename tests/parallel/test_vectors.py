@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distsms.base.choices import STEPS
+from distsms.base.errors import InputError
 from distsms.optim.objective import Request
 from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
@@ -15,6 +16,7 @@ from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel import mpi, vectors
 from distsms.parallel.vectors import choose_step, make_vectors
 from tests.support.problems import asked, data, noting, objective
+from tests.support.simulated import run_ranks
 
 pytestmark = pytest.mark.mpi
 SOLVERS_OF_RANKS = [
@@ -120,6 +122,26 @@ def test_ranks_of_a_node_share(comm, monkeypatch):
     assert (copies[0, 3] == 77) == (0 in comm.node_ranks())
     comm.barrier()
     made.close()
+
+
+@pytest.mark.serial
+def test_a_rank_that_fails_alone_does_not_wait_for_the_others_to_free_memory(monkeypatch):
+    monkeypatch.setattr(vectors, "SHARED_FROM", 0)
+
+    def work(comm):
+        made = make_vectors("root", 10, comm)
+        made.replicate(1, [whole(10, 2)] if comm.is_root else None)
+        with pytest.raises(InputError), made, comm.fail_together():
+            raise InputError("all ranks fail")
+        assert made._replica is None
+        made.replicate(1, [whole(10, 2)] if comm.is_root else None)
+        with made:
+            if comm.rank:
+                raise MemoryError("one rank fails")
+            comm.barrier()
+
+    with pytest.raises(MemoryError, match="one rank fails"):
+        run_ranks(2, work)
 
 
 def test_without_room_for_shared_memory_each_rank_has_its_own(comm, monkeypatch, tmp_path):

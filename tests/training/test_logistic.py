@@ -30,7 +30,6 @@ from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import Distribution, TrainingTask
 from distsms.workflow.auto_lambda import LambdaChoice
-from distsms.workflow.choice import chooser
 from distsms.workflow.train import train_task
 from tests.support.problems import data, local_part, share
 
@@ -99,7 +98,7 @@ def test_what_has_no_meaning_is_refused_in_words():
             check_chooser(name)
     with pytest.raises(Exception, match="at least 0"):
         not_negative("-1")
-    assert chooser("logistic", None) == "rocarea" and chooser("logistic-balanced", "prbep") == "prbep"
+    assert Measure.parse("logistic").chooser == Measure.parse("logistic-balanced").chooser == "rocarea"
     assert path_measures("logistic-balanced") == path_measures("Logistic-Balanced") == "logistic-balanced"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from distsms.base import formatting
 from distsms.base.errors import InputError
-from distsms.base.measures import check_chooser
+from distsms.base.measures import Measure, check_chooser
 from distsms.cli.path import USUAL, lambdas
 from distsms.metrics import confidence
 from distsms.workflow import path_result
@@ -18,7 +18,6 @@ from distsms.workflow.choice import (
     Mean,
     Point,
     choose,
-    chooser,
     expected,
     extension,
     faults,
@@ -131,8 +130,7 @@ def test_measures_that_choose():
     with pytest.raises(InputError, match="no measure called 'gain' can choose"):
         check_chooser("gain")
     assert check_chooser("auc") == check_chooser("AUC") == "rocarea"
-    assert chooser("error-rate", None) == "accuracy"
-    assert chooser("prbep", None) == "prbep" and chooser("prbep", "f1") == "f1"
+    assert Measure.parse("error-rate").chooser == "accuracy" and Measure.parse("prbep").chooser == "prbep"
 
 
 def test_an_interval_of_any_measure_is_from_the_spread_of_the_folds():

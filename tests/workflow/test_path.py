@@ -21,6 +21,7 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
+from distsms.parallel.vectors import Vectors
 from distsms.training.task import Distribution
 from distsms.workflow import decisions
 from distsms.workflow.choice import Point
@@ -263,8 +264,10 @@ def test_what_one_solve_raises_ends_all():
 
 
 @pytest.mark.parametrize("case", ["iterated", "spread", "closed", "shared"])
-def test_where_a_point_cannot_be_kept_all_ranks_fail(case, comm):
-    X, y = data(n=60)
+def test_where_a_point_cannot_be_kept_all_ranks_fail(case, comm, monkeypatch):
+    """And what they share is freed."""
+    (X, y), freed = data(n=60), []
+    monkeypatch.setattr(Vectors, "close", lambda made: freed.append(made))
     settings, measure = replace(PROBLEM.settings, solver="lbfgs"), "normal-auc" if case == "closed" else "rocarea"
     distribution = Distribution(step="spread" if case == "spread" else "root")
     problem = Problem(measure, PROBLEM.lambdas, 2, 0, settings, distribution, scored=int(case == "closed"))
@@ -277,6 +280,7 @@ def test_where_a_point_cannot_be_kept_all_ranks_fail(case, comm):
 
     with pytest.raises(InputError, match="the disk is full"):
         run(rows, problem, keep)
+    assert freed
 
 
 def in_groups(two_classes):

@@ -26,7 +26,7 @@ GRID = {"lambdas": [1e-1, 1e-2], "folds": 3, "solver": "lbfgs"}
 @pytest.fixture(autouse=True)
 def time_to_compare(monkeypatch):
     """The comparison with quick ROCArea models has all the time that it takes, also where kernels are compiled."""
-    monkeypatch.setattr(path_run, "LEAST_CHECK", 600.0)
+    monkeypatch.setattr(path_run, "LEAST_SECONDS", 600.0)
 
 
 def write_rows(folder, n=300, noise=False, **more):

@@ -155,6 +155,16 @@ def test_a_sample_has_its_share_of_the_rows_and_of_k(monkeypatch):
 
 
 @pytest.mark.serial
+def test_a_sample_of_rows_with_groups(monkeypatch):
+    """The groups are there for the folds that find a threshold."""
+    X, y = rare(n=4000)
+    rows = replace(block(ALONE, as_csr(X), y), groups=np.arange(4000, dtype=np.uint64) // 4)
+    task = TrainingTask(rows, Measure.parse("prbep"), settings_for("prbep", "lbfgs", lam=1e-2))
+    monkeypatch.setattr(rocarea_check, "MOST_ROWS", 1000)
+    assert checker(task).run(hold_out=True).contest is not None
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize("measure", ["error-rate", "f2"])
 def test_the_threshold_is_the_best_one(measure):
     X, y = rare(n=300)
