@@ -64,11 +64,12 @@ def test_courses_are_thinned_and_drawn(found):
     assert [table2.has(found, show) for show in shown] == [True, True, False, False, True]
 
 
-def test_sets_and_lambdas_of_an_earlier_file_stay_with_their_commit(tmp_path, found):
-    file, others = tmp_path / "found.json", [{**found[0], "set": "fd"}, {**found[0], "lambda": 0.5}]
+def test_other_problems_of_an_earlier_file_stay_with_their_commit(tmp_path, found):
+    file, changes = tmp_path / "found.json", ({"set": "fd"}, {"lambda": 0.5}, {"measure": "rocarea"})
+    others = [found[0] | change for change in changes]
     assert table2.earlier(None, set()) == table2.earlier(file, set()) == []
     file.write_text(json.dumps({"commit": "abc", "records": [*found, *others]}))
-    again = {(record["set"], record["lambda"]) for record in found}
+    again = {table2.problem_of(record) for record in found}
     assert table2.earlier(file, again) == [{"commit": "abc", **record} for record in others]
     file.write_text(json.dumps({"commit": "def", "records": table2.earlier(file, again)}))
     assert table2.earlier(file, set())[0]["commit"] == "abc"

@@ -1,15 +1,16 @@
 """Repeat table 2 of JMLR 13 (2012) for all its data sets: LMVM, and BMRM within ten times as long, on two cores.
 
     . scripts/environment
-    python -m scripts.experiments.table2 OUTPUT [SET ...] [--scale S] [--json FILE]
+    python -m scripts.experiments.table2 OUTPUT [SET ...] [--scale S] [--measures MEASURE ...] [--json FILE]
 
 A SET is NAME=TRAIN,TEST for real rows (data sets, or text files, of which rows without features are left out as in
 the paper; without TEST every fifth row of a text is held out), or a name of the paper's table 1 alone: then its twin
-is drawn (`distsms synth twin`). Without sets, all 25 twins are meant. For both measures and each lambda, LMVM runs to
+is drawn (`distsms synth twin`). Without sets, all 25 twins are meant. For each measure and lambda, LMVM runs to
 a proved gap of 0.1 % of J, and BMRM for at most ten times the seconds of LMVM. For the sets of figures 27 to 32, LMVM
 with fixed widths and the accelerated gradient run, too. Rows of more than 12 GiB are streamed. The folder OUTPUT/NAME
 has the runs of a set. If the program was stopped, the same command continues, and sets can be added; --json has those
-of the folder that are finished, and keeps other sets and lambdas that are in the file already, with their commit.
+of the folder that are finished, and keeps other sets, measures and lambdas that are in the file already, with their
+commit.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", type=a_set, metavar="SET", help="NAME, or NAME=TRAIN[,TEST]")
     about = "share of the rows and columns of twins that are drawn (%(default)g)"
     parser.add_argument("--scale", type=positive, default=1.0, metavar="S", help=about)
+    parser.add_argument("--measures", nargs="+", choices=RANKING, default=RANKING, help="(both)")
     parser.add_argument("--lambdas", nargs="+", metavar="LAMBDA", default=LAMBDAS, help=f"({' '.join(LAMBDAS)})")
     parser.add_argument("--time-limit", default="1h", metavar="TIME", help="for each run of LMVM (%(default)s)")
     about = "remove the rows of each set when its runs are finished, and draw them again where they are needed"
@@ -71,7 +73,7 @@ def main() -> None:
     check_options_of_compare(["--time-limit", args.time_limit, "--lambdas", *args.lambdas])
     for name, paths in args.sets or [(name, []) for name in twins()]:
         file = args.output / name / "records.json"
-        limits = {"lambdas": list(args.lambdas), "time_limit": args.time_limit}
+        limits = {"measures": list(args.measures), "lambdas": list(args.lambdas), "time_limit": args.time_limit}
         request = {"scale": 1.0 if paths else args.scale, **limits, "real": bool(paths)}
         if file.exists() and json.loads(file.read_text(encoding="utf-8"))["request"] == request:
             print(f"{name} is finished", flush=True)
@@ -86,19 +88,24 @@ def main() -> None:
         for file in args.output.glob(f"{name}/records.json")
         for record in json.loads(file.read_text(encoding="utf-8"))["records"]
     ]
-    done += earlier(args.json, {(record["set"], record["lambda"]) for record in done})
-    done.sort(key=lambda record: (list(twins()).index(record["set"]), -record["lambda"]))
+    done += earlier(args.json, {problem_of(record) for record in done})
+    done.sort(key=lambda record: (list(twins()).index(record["set"]), -record["lambda"], record["measure"]))
     records.write(args.json, "scripts.experiments.table2", done)
     print(table(done, "best"))
 
 
-def earlier(file: Path | None, again: set[tuple[str, float]]) -> list[Record]:
-    """Return the records of a file that was written before, each with the commit that it is of, but for those of sets
-    and lambdas that ran again."""
+def problem_of(record: Record) -> tuple[str, str, float]:
+    """Return the problem of a run: its set, measure and lambda."""
+    return record["set"], record["measure"], record["lambda"]
+
+
+def earlier(file: Path | None, again: set[tuple[str, str, float]]) -> list[Record]:
+    """Return the records of a file that was written before, each with the commit that it is of, but for those of
+    problems that ran again."""
     if file is None or not file.exists():
         return []
     contents = records.read(file)
-    kept = [record for record in contents["records"] if (record["set"], record["lambda"]) not in again]
+    kept = [record for record in contents["records"] if problem_of(record) not in again]
     return [{"commit": contents["commit"], **record} for record in kept]
 
 
@@ -119,7 +126,8 @@ def runs_of(name: str, paths: Sequence[Path], args: argparse.Namespace) -> list[
         options += ["--memory", f"{MOST_ROWS // args.ranks // 2**20}MiB"]
 
     def run(*more: str) -> None:
-        compare(train, test, comparison, [*options, "--time-limit", args.time_limit, *more], args.ranks)
+        of_all = [*options, "--measures", *args.measures, "--time-limit", args.time_limit]
+        compare(train, test, comparison, [*of_all, *more], args.ranks)
 
     run("--lambdas", *args.lambdas, "--solvers", "lmvm", "bmrm", "--times-first", str(LONGER))
     if name in OF_FIGURES:
@@ -256,7 +264,8 @@ def sets_table(found: Sequence[Record]) -> str:
             first = of_set[0]
             line[1:4] = [f"{first[key]:,}" for key in ("n", "p", "nonzeros")]
             scale = "" if first["scale"] == 1 else f", scale {first['scale']:g}"
-            ranks = "one rank" if first["ranks"] == 1 else f"{first['ranks']} ranks"
+            numbers = sorted({record["ranks"] for record in of_set})
+            ranks = " or ".join("one rank" if number == 1 else f"{number} ranks" for number in numbers)
             lines.append([*line, ("real rows" if first["real"] else "twin") + f"{scale}, {ranks}"])
         else:
             lines.append([*line, f"not run yet: `table2 results/table2 {name}`"])
@@ -289,8 +298,8 @@ def best_table(found: Sequence[Record]) -> str:
 
 def every_table(found: Sequence[Record]) -> str:
     """Make the table of all runs of LMVM and BMRM."""
-    header = ["set", "measure", "lambda", "solver", "J", "proved gap", "evaluations", "seconds", "to 1 % of J"]
-    header += ["ns a nonzero", "memory", "test [%]", "2012 [%]"]
+    header = ["set", "measure", "lambda", "solver", "ranks", "J", "proved gap", "evaluations", "seconds"]
+    header += ["to 1 % of J", "ns a nonzero", "memory", "test [%]", "2012 [%]"]
     lines = []
     for name in twins():
         runs = [run for run in runs_in([r for r in found if r["set"] == name]) if run.spec.c_mu is None]
@@ -301,9 +310,14 @@ def every_table(found: Sequence[Record]) -> str:
                 result = run.result
                 ending = "" if result["status"] == "proved" else f" ({result['status']})"
                 each = 1e9 * result["seconds"] / max(1, result["evaluations"] * result["nonzeros"])
-                line = [name, SHOWN[measure], f"{lam:g}", run.spec.solver, f"{result['J']:.6f}"]
-                line += [f"{result['gap']:.1e}{ending}", str(result["evaluations"]), f"{result['seconds']:.2f}"]
-                line += [result["within"], f"{each:.2f}", format_bytes(result["memory"] or 0)]
+                line = [name, SHOWN[measure], f"{lam:g}", run.spec.solver, str(result["ranks"])]
+                line += [f"{result['J']:.6f}", f"{result['gap']:.1e}{ending}", str(result["evaluations"])]
+                line += [
+                    f"{result['seconds']:.2f}",
+                    result["within"],
+                    f"{each:.2f}",
+                    format_bytes(result["memory"] or 0),
+                ]
                 test = result["test"].get(measure)
                 line += ["" if test is None else f"{100 * test:.2f}", "" if there is None else f"{there:.2f}"]
                 lines.append(line)
