@@ -125,7 +125,7 @@ def pass_over_margins(  # type: ignore[no-untyped-def]
 
 SLOW, FURTHER = 0.85, 250
 """The ascent for logistic regression ends if the gap did not fall to the share `SLOW` in each pass, on average, since
-it was last computed; that of the other risks, if it would take more than `FURTHER` further passes.
+it was last computed; that of the other risks, if it would take longer than `FURTHER` evaluations by the solver.
 """
 START = 40.0
 """The first t_i = log((1 - q_i) / q_i): all q_i are nearly 0, and w = 0."""
@@ -170,8 +170,10 @@ class DualVariables(ABC):
         """Return the plane of the present variables. **Collective.**"""
 
     @abstractmethod
-    def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
-        """Return whether the gap falls too slowly: `gaps` are pairs of the passes until then and the gap."""
+    def slow(self, gaps: Sequence[tuple[int, float]], target: float, worth: float) -> bool:
+        """Return whether the gap falls too slowly: `gaps` are pairs of the passes until then and the gap, and an
+        evaluation by the solver takes as long as `worth` passes.
+        """
 
     def row_sizes(self, rows: RowEntries | None) -> RowSizes:
         """Return the sizes of all rows that are not left out. The root has visited them. **Collective.**"""
@@ -204,7 +206,7 @@ class Probabilities(DualVariables):
         value = self._loss.evaluate(np.sign(self._signed) * t, 0.0)
         return DualPlane(value.d, value.coefficients)
 
-    def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
+    def slow(self, gaps: Sequence[tuple[int, float]], target: float, worth: float) -> bool:
         (passes, gap), before = gaps[-1], gaps[:-1]
         return bool(before) and gap > SLOW ** (passes - before[-1][0]) * before[-1][1]
 
@@ -255,7 +257,7 @@ class Multipliers(DualVariables):
         u = self._comm.scatter_rows(u, len(self._signed))
         return DualPlane(self._offset * share * total, -share * np.sign(self._signed) * u)
 
-    def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
+    def slow(self, gaps: Sequence[tuple[int, float]], target: float, worth: float) -> bool:
         passes, gap = gaps[-1]
         then, gap_then = max((each for each in gaps[:-1] if 2 * each[0] <= passes), default=(passes, gap))
-        return (passes - then) * math.log(gap / target) > FURTHER * math.log(gap_then / gap)
+        return (passes - then) * math.log(gap / target) > worth * FURTHER * math.log(gap_then / gap)

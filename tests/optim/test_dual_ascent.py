@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -219,17 +220,28 @@ def test_J_is_computed_once_the_gap_is_expected_below_half_of_the_target(estimat
 
 @pytest.mark.serial
 def test_when_the_gap_falls_too_slowly():
-    """Probabilities: to more than 0.85 in a pass; multipliers: if the target is over 250 passes away at this rate."""
+    """Probabilities: to more than 0.85 in a pass; multipliers: if the target is over 250 evaluations away."""
     losses = [problem("sparse", Communicator(), measure)[0].losses[0] for measure in ("logistic", "prbep")]
     probabilities, multipliers = Probabilities(losses[0], 1e-3), Multipliers(losses[1], 1e-3)
-    assert not probabilities.slow([(4, 1e-2)], 1e-6) and not multipliers.slow([(15, 1e-2), (20, 1e-2)], 1e-6)
+    assert not probabilities.slow([(4, 1e-2)], 1e-6, 1.0)
+    assert not multipliers.slow([(15, 1e-2), (20, 1e-2)], 1e-6, 1.0)
     for passes in (1, 3, 10):
         for share_left in (0.84, 0.86):
             gaps = [(2, 1.0), (4, 1e-2), (4 + passes, 1e-2 * share_left**passes)]
-            assert probabilities.slow(gaps, 1e-6) == (share_left > 0.85)
-    for halvings in (24, 26):  # each takes ten passes
+            assert probabilities.slow(gaps, 1e-6, 1.0) == (share_left > 0.85)
+    for halvings, worth in itertools.product((24, 26, 49, 51), (1.0, 2.0)):  # each halving takes ten passes
         gaps = [(1, 9.0), (10, 1.0), (15, 0.9), (20, 0.5)]
-        assert multipliers.slow(gaps, 0.5 * 2.0**-halvings) == (10 * halvings > 250)
+        assert multipliers.slow(gaps, 0.5 * 2.0**-halvings, worth) == (10 * halvings > 250 * worth)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("planes", [2, 100])
+def test_the_more_the_solver_works_on_planes_the_longer_the_ascent_goes_on(planes, monkeypatch):
+    asked_for = []
+    monkeypatch.setattr(Multipliers, "slow", lambda self, gaps, target, worth: asked_for.append(worth) or False)
+    objective = problem("sparse", Communicator(), "prbep")[0]
+    ascend(objective, Settings(1e-6, 1e-9, solver="lbfgs", planes=planes, max_evaluations=30), lambda state, w: None)
+    assert asked_for and asked_for[0] == 1 + 0.5 * planes * objective.p / objective.features.nnz
 
 
 @pytest.mark.serial
