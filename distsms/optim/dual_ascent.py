@@ -196,7 +196,8 @@ class _Ascent:
                 expected = self._ratio * self._estimate * min(1.0, max(FALL, fall))
                 due = 0.5 * settings.target(self._J) >= expected
                 last = self._evaluations + passes + 1 >= settings.max_evaluations
-                if due or last or self._seconds() >= settings.time_limit:
+                late = self._seconds() >= settings.time_limit or self._objective.stop_wanted()
+                if due or last or late:
                     break
             passes = int(self._comm.broadcast(np.array([float(passes)]))[0])
         self._evaluations += max(passes, 0)

@@ -353,6 +353,15 @@ def test_it_stops_when_asked_and_in_time(measure, comm):
     assert result.status is Status.TIME and result.evaluations < 10
 
 
+@pytest.mark.serial
+def test_it_stops_between_two_passes():
+    """On large data ten passes, after which J is usually computed, take a minute."""
+    asked_before = iter([False, True])
+    objective = problem("sparse", Communicator(), "logistic", stop_wanted=lambda: next(asked_before, True))[0]
+    result = minimize(objective, Settings(1e-7, 1e-12, solver="lbfgs"))
+    assert result.status is Status.STOPPED and result.evaluations < 6
+
+
 def test_more_ranks_than_rows(comm):
     result = minimize(problem("sparse", comm, n=2, p=9)[0], Settings(1e-3, 1e-6, solver="lbfgs"))
     assert result.status is Status.PROVED
