@@ -169,7 +169,7 @@ def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], 
     kept = np.where(steep, sizes, floor)
     t = np.where(steep, along / kept - mixture, (along - sizes * mixture) / kept) / kept
     flat = slope - along @ V
-    flat[np.abs(flat) <= 8 * EPS * np.abs(slope).max()] = 0.0
+    flat[np.abs(flat) <= 8 * len(slope) * EPS * np.abs(slope).max()] = 0.0  # rounding
     with np.errstate(over="ignore"):
         step = np.clip((t @ V + flat / floor**2) / lengths, -FARTHEST, FARTHEST)
     target[others] = near[others] + step
