@@ -30,7 +30,7 @@ from distsms.models import inputs, model
 from distsms.models.contributions import mean_contributions
 from distsms.optim.result import Result
 from distsms.optim.solvers.base import WIDE
-from distsms.shards.dataset import DataBlock
+from distsms.shards.dataset import DataBlock, read_groups
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.row_statistics import doubles_warning
 from distsms.training.plan import Plan, make_plan
@@ -186,6 +186,8 @@ class _PathRun:
             self._manifest = manifest = read_manifest(request.data)
             self._condition = decisions.check(request.at, request.calibrate, request.folds)
             self._problem = problem = self._make_problem(solver)
+            if problem.needs_groups:
+                read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups, before features are made
             if (options := request.features[0].options) is None:
                 self._plan = self._make_plan(manifest)
             else:

@@ -228,6 +228,7 @@ def test_an_observer_is_told_in_order(tmp_path):
         ({"epsilom": 1.0}, "there is no option 'epsilom'"),
         ({"measure": "pauc@0.1,0.2"}, "name it, such as select"),
         ({"l1": [1.0, 0.0], "features": ["raw", "bins"]}, "give several of one of them only"),
+        ({"select": "gauc@pairs", "features": "bins"}, "data: its rows have no groups"),
         ({"l1": [1.0, 0.0], "folds": 0}, "several l1 are compared on held-out rows: give at least 2 folds"),
     ],
     ids=str,
