@@ -22,6 +22,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     "name, most", [pytest.param("plain", 22, marks=pytest.mark.slow), ("svmlight", 18), ("fit", 13), ("table", 22)]
 )
+@pytest.mark.by_turns
 def test_a_first_run_compiles_few_kernels_and_each_of_them_once(name, most, folder):
     """Types that a run does not need would show as a second version, and what it does not call as one more kernel."""
     first, second = (measured(precompile.FIRST[name], folder, name) for _ in range(2))

@@ -31,6 +31,7 @@ def runs(tmp_path):
     return RunStore(tmp_path).all_finished()
 
 
+@pytest.mark.by_turns
 def test_every_figure_is_drawn_and_named(runs, tmp_path):
     written = figures.draw(runs, "a $et$", tmp_path / "figures")
     names = {path.name for path in written}

@@ -79,6 +79,7 @@ def test_text_to_model(cluster, folder):
     assert run_json("info", folder / "model.h5")["status"] == "proved"
 
 
+@pytest.mark.by_turns
 def test_interrupted_and_requeued(cluster, folder):
     """After each signal the job queues itself again and continues; it proves the same as an uninterrupted run."""
     run("synth", "dense", folder / "big", "--rows", 20000, "--columns", 100, "--quiet")
@@ -134,6 +135,7 @@ def test_a_signal_before_the_program_can_take_it(tmp_path):
             requeued.unlink()
 
 
+@pytest.mark.by_turns
 def test_sweep(cluster, folder):
     """The table has a line for each task, also for one without a model. A wrong number of tasks is refused."""
     sweep = script(folder, "sweep", **{"lambdas=(1e-2 1e-4 1e-6)": "lambdas=(1e-2 1e-4)"})
@@ -190,6 +192,7 @@ def test_devices(cluster, folder):
     assert info["status"] == "proved" and info["device"].startswith("cuda: ") and info["ranks"] == 2
 
 
+@pytest.mark.by_turns
 def test_scaling(cluster, folder):
     """The table has one line for each number of ranks."""
     job = cluster.submit(script(folder, "scaling"), "--ntasks=4", "--time=10", cwd=folder)
