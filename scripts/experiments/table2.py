@@ -74,7 +74,7 @@ def main() -> None:
     for name, paths in args.sets or [(name, []) for name in twins()]:
         file = args.output / name / "records.json"
         limits = {"measures": list(args.measures), "lambdas": list(args.lambdas), "time_limit": args.time_limit}
-        request = {"scale": 1.0 if paths else args.scale, **limits, "real": bool(paths)}
+        request = {"scale": 1.0 if paths else args.scale, "ranks": args.ranks, **limits, "real": bool(paths)}
         if file.exists() and json.loads(file.read_text(encoding="utf-8"))["request"] == request:
             print(f"{name} is finished", flush=True)
             continue
